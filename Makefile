@@ -1,0 +1,31 @@
+# Every target sets up what it needs: a virtual environment in .venv, made anew when pyproject.toml changes.
+PYTHON ?= $(shell for p in python3.12 python3.11 python3 python; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+
+.PHONY: demo test check bench clean setup
+
+demo: setup  ## train MBEC++ on noisy Cart Pole, ten seeds at once
+	$(BIN)/engram demo
+
+test: setup  ## run the tests
+	$(BIN)/python -m pytest -n 2
+
+check: test  ## tests, format, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+bench: setup  ## print the speed tables (see benchmarks/README.md)
+	$(BIN)/python -m benchmarks
+
+setup: .venv/ready
+
+.venv/ready: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Engram needs Python 3.11 or newer: install it, or name one with make PYTHON=/path/to/python3."; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv runs .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,78 @@
+"""Deep Q-network (Mnih et al. 2015), as the paper's baseline: a ReLU network, a target copy, uniform replay."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from engram import replay as rp
+from engram.agents.shared import TemporalDifference, due, ends, epsilon, every, explore
+from engram.networks import MLP, descend, encode, optimiser, width
+from engram.returns import td_target
+from engram.types import Metrics, Spec, TimeStep
+
+
+class State(NamedTuple):
+    q: MLP
+    q_target: MLP
+    optimiser: PyTree
+    replay: rp.Transition
+    seen: Float[Array, "E S"]
+    action: Int[Array, "E"]
+
+
+@dataclass(frozen=True)
+class DQN(TemporalDifference):
+    """Q-learning with a network, its target copy and experience replay."""
+
+    def init(self, key: Key[Array, ""], spec: Spec) -> State:
+        q = MLP((width(spec), self.hidden, self.hidden, spec.actions), key)
+        seen, nothing = jnp.zeros((spec.envs, width(spec))), jnp.zeros(spec.envs)
+        row = rp.Transition(seen, jnp.zeros(spec.envs, jnp.int32), nothing, seen, nothing)
+        return State(
+            q=q,
+            q_target=q,
+            optimiser=optimiser(self.learning_rate, self.clip).init(q),
+            replay=rp.empty(row, self.replay, spec.iterations),
+            seen=seen,
+            action=row.action,
+        )
+
+    def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
+        seen = encode(spec, timestep.observation, self.scale_inputs)
+        led_to = encode(spec, timestep.final, self.scale_inputs)
+        end = ends(self, spec, timestep).astype(jnp.float32)
+        row = rp.Transition(state.seen, state.action, timestep.reward, led_to, end)
+        memory = rp.store(state.replay, row, step - 1)  # before the first step: the last row, overwritten before it can be drawn
+        q = jax.vmap(state.q)(seen)
+        chance = epsilon(self, spec, step)
+        action = explore(q, chance, key)
+        metrics: Metrics = {"epsilon": chance, "value": jnp.mean(jnp.max(q, axis=-1))}
+        return state._replace(replay=memory, seen=seen, action=action), action, metrics
+
+    def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
+        def update(learnt):
+            q, optimiser_state = learnt
+            batch = rp.sample(state.replay, self.batch, step, key)
+            target = td_target(batch.reward, batch.end, jax.vmap(state.q_target)(batch.next_state), self.gamma)
+            adam = optimiser(self.learning_rate, self.clip)
+            q, optimiser_state, loss = descend(adam, self.loss, q, optimiser_state, batch, target)
+            return (q, optimiser_state), loss
+
+        learnt = state.q, state.optimiser
+        (q, optimiser_state), loss = lax.cond(due(self, spec, step), update, lambda learnt: (learnt, jnp.zeros(())), learnt)
+        q_target = every(self.target_every, step, q, state.q_target)
+        return state._replace(q=q, q_target=q_target, optimiser=optimiser_state), {"td_loss": loss}
+
+    def loss(self, q: MLP, batch: rp.Transition, target: Float[Array, "B"]) -> Float[Array, ""]:
+        """The mean squared TD error."""
+        values = jax.vmap(q)(batch.state)
+        taken = jnp.take_along_axis(values, batch.action[:, None], axis=-1)[:, 0]
+        return jnp.mean((target - taken) ** 2)
+
+    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
+        q = jax.vmap(state.q)(encode(spec, observation, self.scale_inputs))
+        return state, jnp.argmax(q, axis=-1)

@@ -1,0 +1,102 @@
+"""Model-based episodic control alone: plans by the trajectory model and values plans by memory (Section 3.3)."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int, Key
+
+from engram import episodic, models
+from engram import replay as rp
+from engram.agents.shared import Learning, due, ends, epsilon, explore
+from engram.episodic import Episodic, Experience, Happened, Mind
+from engram.networks import encode, width
+from engram.types import Spec, TimeStep
+
+
+class Life(NamedTuple):
+    """What both agents with an episodic system carry: it, its replay, and the last state and action."""
+
+    mind: Mind
+    replay: Experience
+    seen: Float[Array, "E S"]
+    action: Int[Array, "E"]
+
+
+@dataclass(frozen=True)
+class MBEC(Episodic, Learning):
+    """Model-based episodic control: acts by its memory of trajectories alone."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        episodic.check(self)
+
+    def init(self, key: Key[Array, ""], spec: Spec) -> Life:
+        return born(self, spec, key)
+
+    def act(self, life: Life, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
+        think_key, explore_key = jax.random.split(key)
+        life, happened = take_in(self, life, spec, timestep, step)
+        mind, tau, plan, q = episodic.consider(life.mind, self, spec, happened, self.gamma, step, think_key)
+        chance = epsilon(self, spec, step)
+        action = explore(q, chance, explore_key)
+        mind = episodic.advance(mind, tau, plan, action, happened.done)
+        metrics = {"epsilon": chance, "value": jnp.mean(jnp.max(q, axis=-1)), "memory": mind.memory.filled.astype(jnp.float32)}
+        return life._replace(mind=mind, seen=happened.state, action=action), action, metrics
+
+    def learn(self, life: Life, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
+        sample_key, recall_key = jax.random.split(key)
+
+        def update(learnt):
+            batch = rp.sample(life.replay, self.batch, step, sample_key)
+            mind, loss = episodic.train_reward(life.mind._replace(reward=learnt[0], optimisers=learnt[1]), self, spec, batch, self.clip)
+            return (mind.reward, mind.optimisers), loss
+
+        learnt = life.mind.reward, life.mind.optimisers
+        learnt, loss = lax.cond(due(self, spec, step), update, lambda learnt: (learnt, jnp.zeros(())), learnt)
+        mind = life.mind._replace(reward=learnt[0], optimisers=learnt[1])
+        mind = episodic.train_trajectory(mind, self, spec, life.replay, self.clip, step, recall_key)
+        return life._replace(mind=mind), {"reward_loss": loss, "trajectory_loss": mind.recall_loss}
+
+    def play(self, life: Life, spec: Spec, observation, first, key: Key[Array, ""]):
+        state = encode(spec, observation, self.scale_inputs)
+        plan, q, _ = foresee(self, life.mind, spec, state, first)
+        action = jnp.argmax(q, axis=-1)
+        return life._replace(mind=follow(life.mind, plan, action)), action
+
+
+def born(options, spec: Spec, key: Key[Array, ""]) -> Life:
+    """The beginning of a life, with nothing remembered."""
+    mind = episodic.init(options, spec, width(spec), options.clip, key)
+    seen, nothing, action = jnp.zeros((spec.envs, width(spec))), jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32)
+    row = Experience(rp.Transition(seen, action, nothing, seen, nothing), mind.before, mind.tau)
+    return Life(mind, rp.empty(row, options.replay, spec.iterations), seen, action)
+
+
+def take_in(options, life: Life, spec: Spec, timestep: TimeStep, step: Int[Array, ""]) -> tuple[Life, Happened]:
+    """Stores what followed the last action."""
+    seen = encode(spec, timestep.observation, options.scale_inputs)
+    led_to = encode(spec, timestep.final, options.scale_inputs)
+    end = ends(options, spec, timestep)
+    happened = Happened(seen, timestep.reward, timestep.terminated | timestep.truncated, end)
+    transition = rp.Transition(life.seen, life.action, timestep.reward, led_to, end.astype(jnp.float32))
+    row = Experience(transition, life.mind.before, life.mind.tau)
+    # Before the first step this fills the last row, which is overwritten before it can be drawn.
+    return life._replace(replay=rp.store(life.replay, row, step - 1)), happened
+
+
+def foresee(options, mind: Mind, spec: Spec, state: Float[Array, "E S"], first):
+    """For greedy play: the plan, Q_MBEC by the average rule, and the trajectory so far."""
+    lived = mind.tau if mind.tau.h.shape[0] == state.shape[0] else models.start(state.shape[0], options.trajectory)
+    tau = jax.tree.map(lambda x: jnp.where(first[:, None], 0.0, x), lived)
+    plan = episodic.imagine(mind, options, state, tau, spec.actions)
+    keys = episodic.keys(mind, plan.tau.h)
+    value = episodic.read(mind, options, episodic.recall(mind, options, keys.reshape(-1, keys.shape[-1])))
+    return plan, plan.reward + options.gamma * value.reshape(plan.reward.shape), tau
+
+
+def follow(mind: Mind, plan: episodic.Plan, action: Int[Array, "E"]) -> Mind:
+    """For greedy play: the trajectory after the action."""
+    return mind._replace(tau=models.Trajectory(*(x[jnp.arange(x.shape[0]), action] for x in plan.tau)))

@@ -1,0 +1,81 @@
+"""What several agents share: groups of options, exploration, the clock."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from engram.options import Count, Positive, Probability, check_all
+from engram.types import Spec, TimeStep
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Options of every agent that explores and learns from replay."""
+
+    gamma: Probability = 0.99
+    """discount of the future"""
+    learning_rate: Positive = 5e-4
+    """of Adam, for the networks that learn by temporal differences"""
+    batch: Count = 32
+    """transitions drawn from replay for one update"""
+    replay: Count = 1_000_000
+    """transitions kept"""
+    learn_every: Count = 1
+    """iterations between two updates"""
+    learn_start: Count = 32
+    """agent steps before the first update"""
+    clip: Positive = 10.0
+    """largest norm of a gradient"""
+    epsilon_start: Probability = 1.0
+    """probability of a random action at the beginning"""
+    epsilon_end: Probability = 0.01
+    """probability of a random action in the end"""
+    epsilon_decay: Positive = 500.0
+    """agent steps in which what lies between the two falls to 1/e"""
+    scale_inputs: bool = False
+    """map observations from their bounds to [-1, 1]"""
+    time_limit_ends: bool | None = None
+    """whether an episode cut by its time limit counts as ended; as the task says where not given"""
+
+    def __post_init__(self):
+        check_all(self)
+
+
+@dataclass(frozen=True)
+class TemporalDifference(Learning):
+    """Options of agents with a Q-network and its target copy."""
+
+    hidden: Count = 144
+    """width of the Q-network's two hidden layers"""
+    target_every: Count = 100
+    """iterations between two copies of the networks to their targets"""
+
+
+def ends(options: Learning, spec: Spec, timestep: TimeStep) -> Bool[Array, "E"]:
+    """Where nothing follows the last action: at a termination and, if so chosen, at a time limit."""
+    cut_ends = spec.limit_ends if options.time_limit_ends is None else options.time_limit_ends
+    return timestep.terminated | timestep.truncated if cut_ends else timestep.terminated
+
+
+def epsilon(options: Learning, spec: Spec, step: Int[Array, ""]) -> Float[Array, ""]:
+    decay = jnp.exp(-step * spec.envs / options.epsilon_decay)
+    return options.epsilon_end + (options.epsilon_start - options.epsilon_end) * decay
+
+
+def explore(q: Float[Array, "E A"], epsilon: Float[Array, ""], key: Key[Array, ""]) -> Int[Array, "E"]:
+    """The best action or, with probability epsilon, any."""
+    lot, choice = jax.random.uniform(key, (2, q.shape[0]))
+    anything = jnp.minimum((choice * q.shape[1]).astype(jnp.int32), q.shape[1] - 1)
+    return jnp.where(lot < epsilon, anything, jnp.argmax(q, axis=-1).astype(jnp.int32))
+
+
+def every(period: int, step: Int[Array, ""], new: PyTree, old: PyTree) -> PyTree:
+    """`new` in every `period`-th iteration, else `old`."""
+    return jax.tree.map(lambda a, b: jnp.where(step % period == 0, a, b), new, old)
+
+
+def due(options: Learning, spec: Spec, step: Int[Array, ""]) -> Bool[Array, ""]:
+    """Whether this iteration learns. The same for all runs, so `cond` on it stays a branch under `vmap`."""
+    return (step * spec.envs >= options.learn_start) & (step % options.learn_every == 0)

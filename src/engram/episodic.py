@@ -1,0 +1,358 @@
+"""The episodic system that MBEC and MBEC++ share: the trajectory being lived, the memories waiting for their return, planning by
+memory, and the training of both models (Sections 3.1 to 3.3, Algorithm 1)."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from engram import memory as mem
+from engram import models
+from engram.errors import EngramError
+from engram.models import RewardModel, Trajectory, TrajectoryModel
+from engram.networks import MLP, descend, optimiser
+from engram.options import Count, Positive, Probability
+from engram.replay import Transition
+from engram.types import Spec
+
+
+@dataclass(frozen=True)
+class Episodic:
+    """Options of the episodic system."""
+
+    neighbours: Count = 15
+    """K, how many memories a read or a write touches"""
+    write_neighbours: Count | None = None
+    """K_w, how many memories a write or a refinement touches; as many as a read where not given"""
+    chunk: Count = 10
+    """L, steps between two memories of one episode"""
+    slots: Count = 3_000
+    """N, how many memories are kept"""
+    trajectory: Count = 16
+    """H, length of a trajectory's vector"""
+    key_dim: Count | None = None
+    """length of the memory's keys, a fixed random linear map of the trajectory's vector; the vector itself where not given"""
+    squared_distance: bool = False
+    """whether the kernel takes the squared distance"""
+    p_read: Probability = 0.7
+    """probability of reading by the average rule, else by the best neighbour"""
+    p_refine: Probability = 0.1
+    """p_u, probability of refining the memory in a step; 0 for never"""
+    write_rate: Probability = 0.5
+    """alpha_w, how far a write or a refinement moves its neighbours"""
+    forget: Literal["earliest", "unused"] = "earliest"
+    """what gives way in a full memory: the earliest written, or what was used longest ago"""
+    discount_memory: bool = True
+    """whether the returns in memory are discounted"""
+    trajectory_loss: Literal["recall", "prediction", "none"] = "recall"
+    """what trains the trajectory model: TR loss, TP loss, or nothing"""
+    p_recall: Probability = 0.5
+    """p_rec, probability of training the trajectory model when a chunk is full"""
+    cues: Count = 4
+    """past steps that one TR loss recalls"""
+    trajectory_rate: Positive = 5e-4
+    """learning rate of the trajectory model"""
+    reward_rate: Positive = 5e-4
+    """learning rate of the reward model"""
+    reward_hidden: Count = 32
+    """width of the reward model"""
+    reward_sees_trajectory: bool = False
+    """whether the reward model also sees the trajectory"""
+    observed_reward: bool = False
+    """while learning, the value of the action taken starts from the reward observed instead of the one predicted"""
+
+
+def check(options: Episodic) -> None:
+    for name in ("neighbours", "write_neighbours"):
+        if (getattr(options, name) or 0) > options.slots:
+            raise EngramError(
+                f"{name} ({getattr(options, name)}) must not exceed slots ({options.slots}): "
+                "a memory has no more neighbours than slots; lower the one or raise the other."
+            )
+
+
+class Waiting(NamedTuple):
+    """A ring of memories for each environment: open ones still gather their return, closed ones wait to be written, one a step.
+
+    Writing them all when the episode ends would make every step as slow as the rare last one, since runs share one program.
+    """
+
+    keys: Float[Array, "E C D"]
+    returns: Float[Array, "E C"]
+    discounts: Float[Array, "E C"]
+    """what the next reward counts for"""
+    is_open: Bool[Array, "E C"]
+    head: Int[Array, "E"]
+    count: Int[Array, "E"]
+
+
+class Mind(NamedTuple):
+    """The state of the episodic system."""
+
+    memory: mem.Memory
+    trajectory: TrajectoryModel
+    reward: RewardModel
+    optimisers: PyTree
+    key_map: Float[Array, "H D"] | None
+    tau: Trajectory
+    """of each environment, after its last action"""
+    before: Trajectory
+    """of each environment, before its last action"""
+    age: Int[Array, "E"]
+    """t, steps that each environment's episode has lasted"""
+    waiting: Waiting
+    recall_loss: Float[Array, ""]
+    """of the last training of the trajectory model"""
+
+
+def init(options: Episodic, spec: Spec, states: int, clip: float, key: Key[Array, ""]) -> Mind:
+    trajectory_key, reward_key, map_key = jax.random.split(key, 3)
+    trajectory = TrajectoryModel(states, spec.actions, options.trajectory, trajectory_key)
+    inputs = states + spec.actions + (options.trajectory if options.reward_sees_trajectory else 0)
+    reward = RewardModel(MLP((inputs, options.reward_hidden, 1), reward_key))
+    key_map = None
+    if options.key_dim is not None:
+        key_map = jax.random.normal(map_key, (options.trajectory, options.key_dim)) / jnp.sqrt(options.trajectory)
+    dim = options.key_dim or options.trajectory
+    # Where no limit is known, 1,000 steps are waited for: by then a discount of 0.99 has left nothing.
+    ring = min(spec.limit or 1_000, 100_000) // options.chunk + 4
+    shape = (spec.envs, ring)
+    return Mind(
+        memory=mem.empty(options.slots, dim),
+        trajectory=trajectory,
+        reward=reward,
+        optimisers=(
+            optimiser(options.trajectory_rate, clip).init(trajectory),
+            optimiser(options.reward_rate, clip).init(reward),
+        ),
+        key_map=key_map,
+        tau=models.start(spec.envs, options.trajectory),
+        before=models.start(spec.envs, options.trajectory),
+        age=jnp.zeros(spec.envs, jnp.int32),
+        waiting=Waiting(
+            keys=jnp.zeros((*shape, dim)),
+            returns=jnp.zeros(shape),
+            discounts=jnp.zeros(shape),
+            is_open=jnp.zeros(shape, bool),
+            head=jnp.zeros(spec.envs, jnp.int32),
+            count=jnp.zeros(spec.envs, jnp.int32),
+        ),
+        recall_loss=jnp.zeros(()),
+    )
+
+
+class Plan(NamedTuple):
+    """What each action would lead to."""
+
+    tau: Trajectory
+    """[B A H], after the action"""
+    reward: Float[Array, "B A"]
+
+
+def imagine(mind: Mind, options: Episodic, state: Float[Array, "B S"], tau: Trajectory, actions: int) -> Plan:
+    """tau'(a) = T_phi([s, a], tau) and r_phi(s, a) for every action."""
+
+    def one(state, tau, action):
+        pair = models.pairs(state, action, actions)
+        return mind.trajectory(tau, pair), mind.reward(_reward_input(options, pair, tau.h))
+
+    for_each_action = jax.vmap(one, in_axes=(None, None, 0))
+    return Plan(*jax.vmap(for_each_action, in_axes=(0, 0, None))(state, tau, jnp.arange(actions)))
+
+
+def reward(mind: Mind, options: Episodic, pair: Float[Array, "B X"], h: Float[Array, "B H"]) -> Float[Array, "B"]:
+    """r_phi of pairs met on trajectories `h`."""
+    return jax.vmap(mind.reward)(_reward_input(options, pair, h))
+
+
+def keys(mind: Mind, h: Float[Array, "*B H"]) -> Float[Array, "*B D"]:
+    """The memory's key of a trajectory's vector."""
+    return h if mind.key_map is None else h @ mind.key_map
+
+
+def recall(mind: Mind, options: Episodic, tau: Float[Array, "Q D"]) -> mem.Neighbours:
+    k = max(options.neighbours, options.write_neighbours or 0)
+    return mem.recall(mind.memory, tau, k, options.squared_distance)
+
+
+def read(mind: Mind, options: Episodic, near: mem.Neighbours, optimistic: Bool[Array, ""] | bool = False) -> Float[Array, "Q"]:
+    return mem.read(mind.memory, mem.first(near, options.neighbours), optimistic)
+
+
+def is_optimistic(options: Episodic, key: Key[Array, ""]) -> Bool[Array, ""]:
+    """One draw of the reading rule, for a whole decision or batch: else `argmax` would compare unlike things."""
+    return ~jax.random.bernoulli(key, options.p_read)
+
+
+class Happened(NamedTuple):
+    """What followed each environment's last action, and what it sees now."""
+
+    state: Float[Array, "E S"]
+    reward: Float[Array, "E"]
+    done: Bool[Array, "E"]
+    """the episode is over"""
+    end: Bool[Array, "E"]
+    """and nothing could have followed"""
+
+
+def consider(
+    mind: Mind, options: Episodic, spec: Spec, happened: Happened, gamma: float, step: Int[Array, ""], key: Key[Array, ""]
+) -> tuple[Mind, Trajectory, Plan, Float[Array, "E A"]]:
+    """One step of Algorithm 1 but for the choice: takes in what happened, plans (Eq. 6), refines (Eq. 3 and 4), writes one memory.
+
+    Returns the trajectory so far, the plan, and Q_MBEC of each action. All reads and writes of the step share one search.
+    """
+    envs, actions = spec.envs, spec.actions
+    rule_key, refine_key = jax.random.split(key)
+    is_memory = (mind.age > 0) & ((mind.age % options.chunk == 0) | happened.done)
+    waiting = _accumulate(mind.waiting, happened.reward, gamma if options.discount_memory else 1.0)
+    waiting = _append(waiting, keys(mind, mind.tau.h), is_memory)
+    tau = jax.tree.map(lambda x: jnp.where(happened.done[:, None], 0.0, x), mind.tau)
+    plan = imagine(mind, options, happened.state, tau, actions)
+
+    head = jnp.arange(envs), waiting.head
+    queries = keys(mind, plan.tau.h).reshape(envs * actions, -1), keys(mind, tau.h), waiting.keys[head], keys(mind, mind.tau.h)
+    near = recall(mind, options, jnp.concatenate(queries))
+    planned, present, oldest, reached = (
+        jax.tree.map(lambda x: x[a:b], near)  # noqa: B023
+        for a, b in ((0, envs * actions), *((envs * (actions + i), envs * (actions + i + 1)) for i in range(3)))
+    )
+    q = plan.reward + gamma * read(mind, options, planned, is_optimistic(options, rule_key)).reshape(envs, actions)
+
+    expected = read(mind, options, reached)  # what an episode that was cut would still have brought
+    waiting = _close(waiting, happened.done, jnp.where(happened.end, 0.0, expected))
+    is_ready = (waiting.count > 0) & ~waiting.is_open[head]
+
+    writers = options.write_neighbours or options.neighbours
+    is_refined = jax.random.bernoulli(refine_key, options.p_refine, (envs,))
+    memory = mem.refine(mind.memory, mem.first(present, writers), jnp.max(q, axis=-1), options.write_rate, is_refined)
+    if options.forget == "unused":
+        memory = mem.touch(memory, planned, step)
+    written = mem.first(oldest, writers), waiting.keys[head], waiting.returns[head]
+    memory = mem.write(memory, *written, options.write_rate, is_ready, step, options.forget)
+    return mind._replace(memory=memory, waiting=_drop(waiting, is_ready)), tau, plan, q
+
+
+def advance(mind: Mind, tau: Trajectory, plan: Plan, action: Int[Array, "E"], done: Bool[Array, "E"]) -> Mind:
+    """The trajectory goes on by the action chosen."""
+    after = jax.tree.map(lambda x: x[jnp.arange(x.shape[0]), action], plan.tau)
+    return mind._replace(before=tau, tau=after, age=jnp.where(done, 0, mind.age) + 1)
+
+
+def _accumulate(waiting: Waiting, reward: Float[Array, "E"], gamma: float) -> Waiting:
+    return waiting._replace(
+        returns=waiting.returns + jnp.where(waiting.is_open, waiting.discounts * reward[:, None], 0.0),
+        discounts=waiting.discounts * gamma,
+    )
+
+
+def _append(waiting: Waiting, key: Float[Array, "E D"], when: Bool[Array, "E"]) -> Waiting:
+    size = waiting.returns.shape[1]
+    slot = (waiting.head + waiting.count) % size
+    here = (jnp.arange(size) == slot[:, None]) & when[:, None]
+    return waiting._replace(
+        keys=jnp.where(here[..., None], key[:, None], waiting.keys),
+        returns=jnp.where(here, 0.0, waiting.returns),
+        discounts=jnp.where(here, 1.0, waiting.discounts),
+        is_open=waiting.is_open | here,
+        count=waiting.count + when,
+    )
+
+
+def _close(waiting: Waiting, done: Bool[Array, "E"], rest: Float[Array, "E"]) -> Waiting:
+    """Where the episode is done, its memories have their return: what was gathered and the discounted rest. A ring that is nearly
+    full closes its oldest memory early, with the same estimate."""
+    size = waiting.returns.shape[1]
+    is_full = waiting.count >= size - 1
+    closing = waiting.is_open & (done[:, None] | (is_full[:, None] & (jnp.arange(size) == waiting.head[:, None])))
+    return waiting._replace(
+        returns=waiting.returns + jnp.where(closing, waiting.discounts * rest[:, None], 0.0),
+        is_open=waiting.is_open & ~closing,
+    )
+
+
+def _drop(waiting: Waiting, when: Bool[Array, "E"]) -> Waiting:
+    """Lets go of the oldest memory."""
+    return waiting._replace(head=(waiting.head + when) % waiting.returns.shape[1], count=waiting.count - when)
+
+
+class Experience(NamedTuple):
+    """A row of replay: a transition with the trajectory before and after it."""
+
+    transition: Transition
+    before: Trajectory
+    after: Trajectory
+
+
+def train_trajectory(
+    mind: Mind, options: Episodic, spec: Spec, replay: Experience, clip: float, step: Int[Array, ""], key: Key[Array, ""]
+) -> Mind:
+    """Every L steps, with probability p_rec, one gradient step on the TR or TP loss of the episodes being lived.
+
+    The steps are those of the run, not of the episode, so that all runs train at once.
+    """
+    if options.trajectory_loss == "none":
+        return mind
+    cue_key, noise_key, coin_key = jax.random.split(key, 3)
+    loss_of_one = models.recall_loss if options.trajectory_loss == "recall" else models.prediction_loss
+
+    def loss(model, stretches, noise_keys):
+        losses = jax.vmap(loss_of_one, in_axes=(None, 0, 0))(model, stretches, noise_keys)
+        return jnp.sum(losses * stretches.usable) / jnp.maximum(jnp.sum(stretches.usable), 1)
+
+    def train(learnt):
+        model, state, last = learnt
+        stretches = _stretches(options, spec, mind.age - 1, replay, step, cue_key)
+        noise_keys = jax.random.split(noise_key, spec.envs)
+        new = descend(optimiser(options.trajectory_rate, clip), loss, model, state, stretches, noise_keys)
+        happens = jax.random.bernoulli(coin_key, options.p_recall) & jnp.any(stretches.usable)
+        return jax.tree.map(lambda new, old: jnp.where(happens, new, old), new, (model, state, last))
+
+    learnt = mind.trajectory, mind.optimisers[0], mind.recall_loss
+    model, state, last = lax.cond(step % options.chunk == 0, train, lambda learnt: learnt, learnt)
+    return mind._replace(trajectory=model, optimisers=(state, mind.optimisers[1]), recall_loss=last)
+
+
+def _stretches(
+    options: Episodic, spec: Spec, stored: Int[Array, "E"], replay: Experience, step: Int[Array, ""], key: Key[Array, ""]
+) -> models.Stretch:
+    """Of each environment's episode, whose last `stored` steps end replay: its newest chunk, and cues from anywhere in it."""
+    rows, envs = replay.transition.action.shape[:2]
+    stored = jnp.minimum(stored, rows)
+    each = jnp.arange(envs)[:, None]
+
+    def pairs(iteration):
+        rows_at = iteration % rows, each
+        return models.pairs(replay.transition.state[rows_at], replay.transition.action[rows_at], spec.actions)
+
+    length = max(options.chunk, 2)
+    newest = step - length + jnp.arange(length)
+    first = (step - jnp.minimum(length, stored)) % rows
+    drawn = jax.random.uniform(key, (envs, options.cues)) * (stored - 1)[:, None]
+    cues = (step - stored)[:, None] + drawn.astype(jnp.int32)
+    return models.Stretch(
+        tau=jax.tree.map(lambda x: x[first, jnp.arange(envs)], replay.before),
+        chunk=pairs(jnp.broadcast_to(newest, (envs, length))),
+        valid=newest >= (step - stored)[:, None],
+        cues=pairs(cues),
+        answers=pairs(cues + 1),
+        usable=stored >= 2,
+    )
+
+
+def train_reward(mind: Mind, options: Episodic, spec: Spec, batch: Experience, clip: float) -> tuple[Mind, Float[Array, ""]]:
+    """One gradient step of the reward model (Eq. 5), and its loss."""
+    pair = models.pairs(batch.transition.state, batch.transition.action, spec.actions)
+    inputs = _reward_input(options, pair, batch.before.h)
+    adam = optimiser(options.reward_rate, clip)
+    reward, state, loss = descend(
+        adam, models.reward_loss, mind.reward, mind.optimisers[1], inputs, batch.transition.reward
+    )
+    return mind._replace(reward=reward, optimisers=(mind.optimisers[0], state)), loss
+
+
+def _reward_input(options: Episodic, pair: Float[Array, "*B X"], h: Float[Array, "*B H"]) -> Float[Array, "*B Y"]:
+    return jnp.concatenate([pair, h], axis=-1) if options.reward_sees_trajectory else pair

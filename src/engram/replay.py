@@ -1,0 +1,38 @@
+"""Experience replay: a ring buffer on the device. Row i holds what the run's environments did in iteration i, so the place to write
+is the same number for all runs and the buffer is updated in place."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+
+class Transition(NamedTuple):
+    """One step of one environment (or of several, with leading axes)."""
+
+    state: Float[Array, "S"]
+    action: Int[Array, ""]
+    reward: Float[Array, ""]
+    next_state: Float[Array, "S"]
+    end: Float[Array, ""]
+    """1 where nothing follows, else 0"""
+
+
+def empty(row: PyTree, capacity: int, iterations: int) -> PyTree:
+    """A buffer for `capacity` transitions shaped like `row` (leaves with leading axis E), or for fewer if the run is shorter."""
+    envs = jax.tree.leaves(row)[0].shape[0]
+    length = max(1, min(capacity // envs, iterations))
+    return jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), row)
+
+
+def store(replay: PyTree, row: PyTree, iteration: Int[Array, ""]) -> PyTree:
+    """Writes the row of an iteration over the oldest one."""
+    return jax.tree.map(lambda x, new: x.at[iteration % x.shape[0]].set(new), replay, row)
+
+
+def sample(replay: PyTree, batch: int, iterations: Int[Array, ""], key: Key[Array, ""]) -> PyTree:
+    """Transitions drawn evenly, with replacement, from the `iterations` rows written so far."""
+    length, envs = jax.tree.leaves(replay)[0].shape[:2]
+    drawn = jax.random.randint(key, (batch,), 0, jnp.clip(iterations, 1, length) * envs)
+    return jax.tree.map(lambda x: x[drawn // envs, drawn % envs], replay)

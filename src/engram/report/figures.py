@@ -1,0 +1,132 @@
+"""Learning curves, drawn so that they print well and an agent has the same colour everywhere."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from engram.errors import EngramError
+from engram.records import Curves, replacing
+from engram.report.statistics import mean_curve
+
+COLOURS = {
+    "mbec++": "#D55E00",
+    "dqn": "#0072B2",
+    "mbec": "#E69F00",
+    "mfec": "#009E73",
+    "nec": "#CC79A7",
+    "drqn": "#56B4E9",
+    "ppo": "#332288",
+    "random": "#8C8C8C",
+}  # Okabe and Ito's, safe for the colour-blind
+OTHERS = ("#117733", "#882255", "#AA8800", "#44AA99", "#AA4499", "#661100")  # Paul Tol's, for names of one's own
+PROMINENT = "mbec++"
+INK, QUIET = "#222222", "#666666"
+X_LABEL, Y_LABEL = "agent steps", "return (un-noised, mean of last 10 episodes)"
+DPI = 200
+
+
+def learning_curves(curves: Mapping[str, Curves], path: str | Path, title: str, subtitle: str = "") -> None:
+    """One panel: for each label the mean of its seeds, the 95% interval of that mean, and every seed faintly."""
+    figure = Figure(figsize=(6.4, 4.0), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    _panel(axes, curves, colours(curves), faint=True)
+    axes.set_xlabel(X_LABEL, fontsize=9, color=QUIET)
+    axes.set_ylabel(Y_LABEL, fontsize=9, color=QUIET)
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=22 if subtitle else 8)
+    if subtitle:
+        axes.annotate(subtitle, (0, 1), (0, 8), "axes fraction", "offset points", fontsize=8.5, color=QUIET)
+    if len(curves) > 1:
+        handles = dict(reversed(pair) for pair in zip(*axes.get_legend_handles_labels(), strict=True))
+        _legend(figure, dict(sorted(handles.items(), key=_height)), loc="outside right center")
+    _save(figure, path)
+
+
+def grid(panels: Mapping[str, Mapping[str, Curves]], path: str | Path, columns: int = 3) -> None:
+    """A panel a task, as in `learning_curves` but without single seeds, and one legend for all."""
+    labels = list(dict.fromkeys(label for curves in panels.values() for label in curves))
+    columns = max(1, min(columns, len(panels)))
+    rows = max(1, -(-len(panels) // columns))
+    figure = Figure(figsize=(2.7 * columns + 0.3, 2.05 * rows + 0.75), dpi=DPI, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    palette, handles = colours(labels), {}
+    for place, (title, curves) in zip(axes, panels.items(), strict=False):
+        _panel(place, curves, palette, faint=False)
+        place.set_title(title, loc="left", fontsize=9.5, fontweight="bold", color=INK)
+        handles |= dict(reversed(pair) for pair in zip(*place.get_legend_handles_labels(), strict=True))
+    for place in axes[len(panels) :]:
+        place.set_visible(False)
+    figure.supxlabel(X_LABEL, fontsize=9, color=QUIET)
+    figure.supylabel(Y_LABEL if rows > 1 else Y_LABEL.replace(", ", ",\n"), fontsize=9, color=QUIET)
+    _legend(figure, {label: handles[label] for label in labels}, loc="outside upper center", ncols=2 * columns)
+    _save(figure, path)
+
+
+def colours(labels) -> dict[str, str]:
+    """A colour for each label: an agent's own, or the next that is free."""
+    strangers = [label for label in labels if label.lower() not in COLOURS]
+    own = {label: OTHERS[i % len(OTHERS)] for i, label in enumerate(strangers)}
+    return {label: own.get(label) or COLOURS[label.lower()] for label in labels}
+
+
+def _panel(axes: Axes, curves: Mapping[str, Curves], palette: Mapping[str, str], faint: bool) -> None:
+    for label, seeds in curves.items():
+        colour, prominent = palette[label], label.lower() == PROMINENT
+        steps, mean, low, high = mean_curve(seeds)
+        above = 3 if prominent else 2
+        if faint:
+            for seed_steps, returns in seeds.values():
+                axes.plot(seed_steps, returns, color=colour, alpha=0.22, linewidth=0.6, zorder=above - 1.5)
+        axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0, zorder=above - 1)
+        axes.plot(steps, mean, color=colour, linewidth=2.0 if prominent else 1.4, label=label, zorder=above)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#AAAAAA")
+    axes.tick_params(colors=QUIET, labelsize=8, length=3, width=0.6)
+    axes.grid(axis="y", color="#E6E6E6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(_short))
+    longest = max((steps[-1] for seeds in curves.values() for steps, _ in seeds.values() if len(steps)), default=1)
+    axes.set_xlim(0, longest or 1)
+
+
+def _short(steps: float, _: int) -> str:
+    """12000 as 12k, 2500000 as 2.5M."""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if abs(steps) >= size:
+            return f"{steps / size:g}{unit}"
+    return f"{steps:g}"
+
+
+def _height(handle: tuple[str, Line2D]) -> float:
+    """Where a line ends, highest first, so that the legend names the lines in the order in which they are seen."""
+    heights = np.asarray(handle[1].get_ydata())
+    return -heights[-1] if len(heights) else np.inf
+
+
+def _legend(figure: Figure, handles: Mapping[str, Line2D], loc: str, ncols: int = 1) -> None:
+    if not handles:
+        return
+    ncols = min(ncols, len(handles))
+    legend = figure.legend(
+        list(handles.values()), list(handles), loc=loc, ncols=ncols, frameon=False, fontsize=9, labelcolor=INK, handlelength=1.4
+    )
+    for line in legend.get_lines():
+        line.set_linewidth(3)
+
+
+def _save(figure: Figure, path: str | Path) -> None:
+    path = Path(path)
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.06)  # pyright: ignore
+    canvas = FigureCanvasAgg(figure)
+    kinds = canvas.get_supported_filetypes()
+    if path.suffix.lower()[1:] not in kinds:
+        raise EngramError(f"{path} is no picture that Engram can draw: let its name end in .png, .pdf or .svg.")
+    with replacing(path) as file:
+        canvas.print_figure(file, format=path.suffix.lower()[1:], dpi=DPI, facecolor="white")
