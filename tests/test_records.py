@@ -336,10 +336,10 @@ def test_a_flipped_bit_anywhere_is_found_or_changes_nothing(saved, data):
     assert meta == {"step": 12}
 
 
-def test_a_flipped_bit_in_an_array_or_in_the_metadata_is_found(saved):
+def test_a_flipped_bit_in_an_array_its_place_or_the_metadata_is_found(saved):
     folder, content = saved
     arrays = int.from_bytes(content[:8], "little") + 8
-    for at in (*range(arrays, len(content)), content.index(b"12}")):
+    for at in (*range(arrays, len(content)), content.index(b"12}"), content.index(b"[0, 24]") + 4):
         damaged = bytearray(content)
         damaged[at] ^= 1
         folder.checkpoint.write_bytes(damaged)

@@ -13,7 +13,7 @@ from engram import memory as mem
 from engram import models
 from engram.errors import EngramError
 from engram.models import RewardModel, Trajectory, TrajectoryModel
-from engram.networks import MLP, descend, optimiser
+from engram.networks import MLP, descend, draw, optimiser
 from engram.options import Count, Positive, Probability
 from engram.replay import Transition
 from engram.types import Spec
@@ -109,10 +109,14 @@ class Mind(NamedTuple):
 
 
 def init(options: Episodic, spec: Spec, states: int, clip: float, key: Key[Array, ""]) -> Mind:
-    trajectory_key, reward_key, map_key = jax.random.split(key, 3)
-    trajectory = TrajectoryModel(states, spec.actions, options.trajectory, trajectory_key)
+    models_key, map_key = jax.random.split(key)
     inputs = states + spec.actions + (options.trajectory if options.reward_sees_trajectory else 0)
-    reward = RewardModel(MLP((inputs, options.reward_hidden, 1), reward_key))
+
+    def build(key):
+        trajectory = TrajectoryModel(states, spec.actions, options.trajectory, key)
+        return trajectory, RewardModel(MLP((inputs, options.reward_hidden, 1), key))
+
+    trajectory, reward = draw(build, models_key)
     key_map = None
     if options.key_dim is not None:
         key_map = jax.random.normal(map_key, (options.trajectory, options.key_dim)) / jnp.sqrt(options.trajectory)
@@ -182,9 +186,9 @@ def read(mind: Mind, options: Episodic, near: mem.Neighbours, optimistic: Bool[A
     return mem.read(mind.memory, mem.first(near, options.neighbours), optimistic)
 
 
-def is_optimistic(options: Episodic, key: Key[Array, ""]) -> Bool[Array, ""]:
+def is_optimistic(options: Episodic, lot: Float[Array, ""]) -> Bool[Array, ""]:
     """One draw of the reading rule, for a whole decision or batch: else `argmax` would compare unlike things."""
-    return ~jax.random.bernoulli(key, options.p_read)
+    return lot >= options.p_read
 
 
 class Happened(NamedTuple):
@@ -199,14 +203,14 @@ class Happened(NamedTuple):
 
 
 def consider(
-    mind: Mind, options: Episodic, spec: Spec, happened: Happened, gamma: float, step: Int[Array, ""], key: Key[Array, ""]
+    mind: Mind, options: Episodic, spec: Spec, happened: Happened, gamma: float, step: Int[Array, ""], lots: Float[Array, "1+E"]
 ) -> tuple[Mind, Trajectory, Plan, Float[Array, "E A"]]:
     """One step of Algorithm 1 but for the choice: takes in what happened, plans (Eq. 6), refines (Eq. 3 and 4), writes one memory.
 
-    Returns the trajectory so far, the plan, and Q_MBEC of each action. All reads and writes of the step share one search.
+    Returns the trajectory so far, the plan, and Q_MBEC of each action. All reads and writes of the step share one search. `lots`, even
+    numbers from 0 to 1, decide on the reading rule and on refining.
     """
     envs, actions = spec.envs, spec.actions
-    rule_key, refine_key = jax.random.split(key)
     is_memory = (mind.age > 0) & ((mind.age % options.chunk == 0) | happened.done)
     waiting = _accumulate(mind.waiting, happened.reward, gamma if options.discount_memory else 1.0)
     waiting = _append(waiting, keys(mind, mind.tau.h), is_memory)
@@ -220,14 +224,14 @@ def consider(
         jax.tree.map(lambda x: x[a:b], near)  # noqa: B023
         for a, b in ((0, envs * actions), *((envs * (actions + i), envs * (actions + i + 1)) for i in range(3)))
     )
-    q = plan.reward + gamma * read(mind, options, planned, is_optimistic(options, rule_key)).reshape(envs, actions)
+    q = plan.reward + gamma * read(mind, options, planned, is_optimistic(options, lots[0])).reshape(envs, actions)
 
     expected = read(mind, options, reached)  # what an episode that was cut would still have brought
     waiting = _close(waiting, happened.done, jnp.where(happened.end, 0.0, expected))
     is_ready = (waiting.count > 0) & ~waiting.is_open[head]
 
     writers = options.write_neighbours or options.neighbours
-    is_refined = jax.random.bernoulli(refine_key, options.p_refine, (envs,))
+    is_refined = lots[1:] < options.p_refine
     memory = mem.refine(mind.memory, mem.first(present, writers), jnp.max(q, axis=-1), options.write_rate, is_refined)
     if options.forget == "unused":
         memory = mem.touch(memory, planned, step)
@@ -296,7 +300,6 @@ def train_trajectory(
     """
     if options.trajectory_loss == "none":
         return mind
-    cue_key, noise_key, coin_key = jax.random.split(key, 3)
     loss_of_one = models.recall_loss if options.trajectory_loss == "recall" else models.prediction_loss
 
     def loss(model, stretches, noise_keys):
@@ -305,6 +308,7 @@ def train_trajectory(
 
     def train(learnt):
         model, state, last = learnt
+        cue_key, noise_key, coin_key = jax.random.split(key, 3)
         stretches = _stretches(options, spec, mind.age - 1, replay, step, cue_key)
         noise_keys = jax.random.split(noise_key, spec.envs)
         new = descend(optimiser(options.trajectory_rate, clip), loss, model, state, stretches, noise_keys)

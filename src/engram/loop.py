@@ -5,7 +5,6 @@ environments in lockstep, the environments stepping while the device learns. Her
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -58,23 +57,25 @@ def driver(agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec
     return Scan(agent, tasks, seeds, spec)
 
 
+class Keys(NamedTuple):
+    """Sources of random numbers of one run; those of an iteration are folded in, so no key is ever used twice."""
+
+    act: Key[Array, ""]
+    learn: Key[Array, ""]
+    world: Key[Array, ""]
+    episodes: Key[Array, ""]
+    birth: Key[Array, ""]
+
+
 class Carry(NamedTuple):
     """What the compiled functions pass on; leaves have a leading axis R, but for `step`."""
 
     agent: PyTree
-    keys: Key[Array, "R"]
+    keys: Keys
     sums: Metrics
     """of the metrics since the last report"""
     step: Int[Array, ""]
     """iterations so far, the same for all runs"""
-
-
-ACT, LEARN, WORLD, BIRTH, EPISODES = range(5)  # streams of random numbers
-
-
-def stream(key: Key[Array, ""], step: Int[Array, ""], which: int) -> Key[Array, ""]:
-    """The key of one purpose in one iteration."""
-    return jax.random.fold_in(jax.random.fold_in(key, which), step)
 
 
 class Program:
@@ -83,12 +84,13 @@ class Program:
     def __init__(self, agent: Agent, spec: Spec):
         self.agent, self.spec = agent, spec
 
-    def init(self, seeds: Sequence[int]) -> Carry:
-        keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
-        states = jax.vmap(lambda key: self.agent.init(jax.random.fold_in(key, BIRTH), self.spec))(keys)
+    def init(self, seeds: Int[Array, "R"]) -> Carry:
+        runs = seeds.shape[0]
+        keys = jax.vmap(lambda seed: Keys(*jax.random.split(jax.random.key(seed), len(Keys._fields))))(seeds)
+        states = jax.vmap(lambda key: self.agent.init(key, self.spec))(keys.birth)
         carry = Carry(states, keys, {}, jnp.zeros((), jnp.int32))
-        names = jax.eval_shape(lambda carry: {**self.act(carry, self.blank(len(seeds)))[0].sums, **self.learn(carry).sums}, carry)
-        return carry._replace(sums={name: jnp.zeros(len(seeds)) for name in names})
+        names = jax.eval_shape(lambda carry: self.act(carry, self.blank(runs))[0].sums | self.learn(carry).sums, carry)
+        return carry._replace(sums={name: jnp.zeros(runs) for name in names})
 
     def blank(self, runs: int) -> TimeStep:
         shape = (runs, self.spec.envs)
@@ -97,16 +99,16 @@ class Program:
 
     def act(self, carry: Carry, timestep: TimeStep) -> tuple[Carry, Int[Array, "R E"]]:
         def one(state, key, timestep):
-            return self.agent.act(state, self.spec, timestep, carry.step, stream(key, carry.step, ACT))
+            return self.agent.act(state, self.spec, timestep, carry.step, jax.random.fold_in(key, carry.step))
 
-        state, action, metrics = jax.vmap(one)(carry.agent, carry.keys, timestep)
+        state, action, metrics = jax.vmap(one)(carry.agent, carry.keys.act, timestep)
         return carry._replace(agent=state, sums=_add(carry.sums, metrics)), action
 
     def learn(self, carry: Carry) -> Carry:
         def one(state, key):
-            return self.agent.learn(state, self.spec, carry.step, stream(key, carry.step, LEARN))
+            return self.agent.learn(state, self.spec, carry.step, jax.random.fold_in(key, carry.step))
 
-        state, metrics = jax.vmap(one)(carry.agent, carry.keys)
+        state, metrics = jax.vmap(one)(carry.agent, carry.keys.learn)
         return carry._replace(agent=state, sums=_add(carry.sums, metrics), step=carry.step + 1)
 
 
@@ -131,13 +133,13 @@ class Scan:
         self.program, self.spec, self.seeds = Program(agent, spec), spec, list(seeds)
         self.dynamics = tasks[0].dynamics
         self.params = jax.tree.map(lambda *x: jnp.array(x, jnp.float32), *(task.params for task in tasks))
-        self.carry, self.world = jax.jit(self._init)()
+        self.carry, self.world = jax.jit(self._init)(jnp.array(self.seeds, jnp.uint32))
         self._run = jax.jit(self._chunk, donate_argnums=(0, 1), static_argnums=3)
 
-    def _init(self) -> tuple[Carry, World]:
-        carry = self.program.init(self.seeds)
+    def _init(self, seeds: Int[Array, "R"]) -> tuple[Carry, World]:
+        carry = self.program.init(seeds)
         episode = jnp.zeros((len(self.seeds), self.spec.envs), jnp.int32)
-        state, observation = jax.vmap(self._reset)(self.params, carry.keys, episode)
+        state, observation = jax.vmap(self._reset)(self.params, carry.keys.episodes, episode)
         timestep = self.program.blank(len(self.seeds))._replace(observation=observation, final=observation)
         return carry, World(state, timestep, jnp.zeros(episode.shape), episode)
 
@@ -145,18 +147,19 @@ class Scan:
         """The beginnings of the given episodes of one run's environments; each depends on the run's seed and its number alone."""
 
         def one(env, number):
-            return self.dynamics.reset(params, jax.random.fold_in(stream(key, env, EPISODES), number))
+            return self.dynamics.reset(params, jax.random.fold_in(key, number * self.spec.envs + env))
 
         return jax.vmap(one)(jnp.arange(self.spec.envs), episode)
 
-    def _step(self, world: World, params: PyTree, key: Key[Array, ""], action: Int[Array, "E"], step: Int[Array, ""]):
+    def _step(self, world: World, params: PyTree, keys: Keys, action: Int[Array, "E"], step: Int[Array, ""]):
         """One run's environments answer; those whose episode is over begin the next."""
-        keys = jax.random.split(stream(key, step, WORLD), self.spec.envs)
-        state, outcome = jax.vmap(self.dynamics.step, in_axes=(None, 0, 0, 0))(params, world.state, action, keys)
+        numbers = step * self.spec.envs + jnp.arange(self.spec.envs)
+        noise = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(keys.world, numbers)
+        state, outcome = jax.vmap(self.dynamics.step, in_axes=(None, 0, 0, 0))(params, world.state, action, noise)
         done = outcome.terminated | outcome.truncated
         score = world.score + outcome.true_reward
         episode = world.episode + done
-        fresh, first = self._reset(params, key, episode)
+        fresh, first = self._reset(params, keys.episodes, episode)
 
         def choose(new, old):
             return jnp.where(done.reshape(-1, *[1] * (new.ndim - 1)), new, old)
@@ -207,7 +210,7 @@ class Host:
     def __init__(self, agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec):
         self.spec, self.seeds, self.tasks = spec, list(seeds), list(tasks)
         self.program = Program(agent, spec)
-        self.carry = jax.jit(partial(self.program.init, self.seeds))()
+        self.carry = jax.jit(self.program.init)(jnp.array(self.seeds, jnp.uint32))
         self._act = jax.jit(self.program.act, donate_argnums=0)
         self._learn = jax.jit(self.program.learn, donate_argnums=0)
         self.envs = [[task.make() for _ in range(spec.envs)] for task in tasks]

@@ -29,6 +29,20 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
 
+def draw(build: Callable[[Key[Array, ""]], PyTree], key: Key[Array, ""]) -> PyTree:
+    """What `build(key)` gives, layers even within 1 / sqrt(inputs), but from one draw: a draw for each layer takes seconds to compile."""
+    shapes, tree = jax.tree.flatten(jax.eval_shape(build, key))
+    numbers = jax.random.uniform(key, (sum(math.prod(x.shape) for x in shapes),), minval=-1.0, maxval=1.0)
+    parts = jnp.split(numbers, np.cumsum([math.prod(x.shape) for x in shapes])[:-1])
+    module = jax.tree.unflatten(tree, [part.reshape(x.shape) for part, x in zip(parts, shapes, strict=True)])
+
+    def scale(layer):
+        inputs = layer.in_features if isinstance(layer, eqx.nn.Linear) else layer.hidden_size
+        return jax.tree.map(lambda x: x / math.sqrt(inputs), layer)
+
+    return jax.tree.map(scale, module, is_leaf=lambda x: isinstance(x, eqx.nn.Linear | eqx.nn.LSTMCell))
+
+
 def width(spec: Spec) -> int:
     """How many numbers an observation has."""
     return math.prod(spec.shape)

@@ -228,7 +228,7 @@ def flatten(tree: PyTree) -> tuple[list[str], list, Any]:
 
 
 def is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(getattr(leaf, "dtype", None), jax.dtypes.prng_key)
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def stored(leaf: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 
 class Transition(NamedTuple):
@@ -31,8 +31,9 @@ def store(replay: PyTree, row: PyTree, iteration: Int[Array, ""]) -> PyTree:
     return jax.tree.map(lambda x, new: x.at[iteration % x.shape[0]].set(new), replay, row)
 
 
-def sample(replay: PyTree, batch: int, iterations: Int[Array, ""], key: Key[Array, ""]) -> PyTree:
-    """Transitions drawn evenly, with replacement, from the `iterations` rows written so far."""
+def sample(replay: PyTree, iterations: Int[Array, ""], lots: Float[Array, "B"]) -> PyTree:
+    """Transitions drawn evenly, with replacement, from the `iterations` rows written so far, by even numbers from 0 to 1."""
     length, envs = jax.tree.leaves(replay)[0].shape[:2]
-    drawn = jax.random.randint(key, (batch,), 0, jnp.clip(iterations, 1, length) * envs)
+    stored = jnp.clip(iterations, 1, length) * envs
+    drawn = jnp.minimum((lots * stored).astype(jnp.int32), stored - 1)
     return jax.tree.map(lambda x: x[drawn // envs, drawn % envs], replay)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from engram import replay as rp
 from engram.agents.shared import TemporalDifference, due, ends, epsilon, every, explore
-from engram.networks import MLP, descend, encode, optimiser, width
+from engram.networks import MLP, descend, draw, encode, optimiser, width
 from engram.returns import td_target
 from engram.types import Metrics, Spec, TimeStep
 
@@ -29,7 +29,8 @@ class DQN(TemporalDifference):
     """Q-learning with a network, its target copy and experience replay."""
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
-        q = MLP((width(spec), self.hidden, self.hidden, spec.actions), key)
+        sizes = (width(spec), self.hidden, self.hidden, spec.actions)
+        q = draw(lambda key: MLP(sizes, key), key)
         seen, nothing = jnp.zeros((spec.envs, width(spec))), jnp.zeros(spec.envs)
         row = rp.Transition(seen, jnp.zeros(spec.envs, jnp.int32), nothing, seen, nothing)
         return State(
@@ -49,14 +50,14 @@ class DQN(TemporalDifference):
         memory = rp.store(state.replay, row, step - 1)  # before the first step: the last row, overwritten before it can be drawn
         q = jax.vmap(state.q)(seen)
         chance = epsilon(self, spec, step)
-        action = explore(q, chance, key)
+        action = explore(q, chance, jax.random.uniform(key, (2, spec.envs)))
         metrics: Metrics = {"epsilon": chance, "value": jnp.mean(jnp.max(q, axis=-1))}
         return state._replace(replay=memory, seen=seen, action=action), action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         def update(learnt):
             q, optimiser_state = learnt
-            batch = rp.sample(state.replay, self.batch, step, key)
+            batch = rp.sample(state.replay, step, jax.random.uniform(key, (self.batch,)))
             target = td_target(batch.reward, batch.end, jax.vmap(state.q_target)(batch.next_state), self.gamma)
             adam = optimiser(self.learning_rate, self.clip)
             q, optimiser_state, loss = descend(adam, self.loss, q, optimiser_state, batch, target)

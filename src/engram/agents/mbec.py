@@ -37,27 +37,25 @@ class MBEC(Episodic, Learning):
         return born(self, spec, key)
 
     def act(self, life: Life, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        think_key, explore_key = jax.random.split(key)
+        lots = jax.random.uniform(key, (1 + 3 * spec.envs,))
         life, happened = take_in(self, life, spec, timestep, step)
-        mind, tau, plan, q = episodic.consider(life.mind, self, spec, happened, self.gamma, step, think_key)
+        mind, tau, plan, q = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
         chance = epsilon(self, spec, step)
-        action = explore(q, chance, explore_key)
+        action = explore(q, chance, lots[1 + spec.envs :].reshape(2, -1))
         mind = episodic.advance(mind, tau, plan, action, happened.done)
         metrics = {"epsilon": chance, "value": jnp.mean(jnp.max(q, axis=-1)), "memory": mind.memory.filled.astype(jnp.float32)}
         return life._replace(mind=mind, seen=happened.state, action=action), action, metrics
 
     def learn(self, life: Life, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
-        sample_key, recall_key = jax.random.split(key)
-
         def update(learnt):
-            batch = rp.sample(life.replay, self.batch, step, sample_key)
+            batch = rp.sample(life.replay, step, jax.random.uniform(key, (self.batch,)))
             mind, loss = episodic.train_reward(life.mind._replace(reward=learnt[0], optimisers=learnt[1]), self, spec, batch, self.clip)
             return (mind.reward, mind.optimisers), loss
 
         learnt = life.mind.reward, life.mind.optimisers
         learnt, loss = lax.cond(due(self, spec, step), update, lambda learnt: (learnt, jnp.zeros(())), learnt)
         mind = life.mind._replace(reward=learnt[0], optimisers=learnt[1])
-        mind = episodic.train_trajectory(mind, self, spec, life.replay, self.clip, step, recall_key)
+        mind = episodic.train_trajectory(mind, self, spec, life.replay, self.clip, step, jax.random.fold_in(key, 1))
         return life._replace(mind=mind), {"reward_loss": loss, "trajectory_loss": mind.recall_loss}
 
     def play(self, life: Life, spec: Spec, observation, first, key: Key[Array, ""]):

@@ -13,7 +13,7 @@ from engram import replay as rp
 from engram.agents.mbec import Life, born, follow, foresee, take_in
 from engram.agents.shared import TemporalDifference, due, epsilon, every, explore
 from engram.episodic import Episodic, Experience
-from engram.networks import MLP, descend, encode, optimiser, width
+from engram.networks import MLP, descend, draw, encode, optimiser, width
 from engram.options import Count, Probability
 from engram.returns import td_target
 from engram.types import Spec, TimeStep
@@ -59,23 +59,27 @@ class MBECpp(Episodic, TemporalDifference):
         episodic.check(self)
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
-        life_key, q_key, beta_key = jax.random.split(key, 3)
-        semantic = Semantic(
-            q=MLP((width(spec), self.hidden, self.hidden, spec.actions), q_key),
-            consolidation=MLP((self.trajectory, self.consolidation_hidden, 1), beta_key),
-        )
+        life_key, semantic_key = jax.random.split(key)
+
+        def build(key):
+            return Semantic(
+                q=MLP((width(spec), self.hidden, self.hidden, spec.actions), key),
+                consolidation=MLP((self.trajectory, self.consolidation_hidden, 1), key),
+            )
+
+        semantic = draw(build, semantic_key)
         adam = optimiser(self.learning_rate, self.clip)
         return State(born(self, spec, life_key), semantic, semantic, adam.init(semantic))
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        think_key, explore_key = jax.random.split(key)
+        lots = jax.random.uniform(key, (1 + 3 * spec.envs,))
         life, happened = take_in(self, state.life, spec, timestep, step)
-        mind, tau, plan, q_mbec = episodic.consider(life.mind, self, spec, happened, self.gamma, step, think_key)
+        mind, tau, plan, q_mbec = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
         beta = self.beta(state.semantic, tau.h)
         q_episodic, q_semantic = beta[:, None] * q_mbec, jax.vmap(state.semantic.q)(happened.state)
         q = q_episodic + q_semantic  # Eq. 7
         chance = epsilon(self, spec, step)
-        action = explore(q, chance, explore_key)
+        action = explore(q, chance, lots[1 + spec.envs :].reshape(2, -1))
         mind = episodic.advance(mind, tau, plan, action, happened.done)
         best = jnp.argmax(q, axis=-1)
         metrics = {
@@ -89,14 +93,13 @@ class MBECpp(Episodic, TemporalDifference):
         return state._replace(life=life._replace(mind=mind, seen=happened.state, action=action)), action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
-        sample_key, rule_key, recall_key = jax.random.split(key, 3)
         mind, replay = state.life.mind, state.life.replay
 
         def update(learnt):
             semantic, optimiser_state, reward, optimisers = learnt
-            experience = rp.sample(replay, self.batch, step, sample_key)
-            optimistic = episodic.is_optimistic(self, rule_key)
-            batch = self.evaluate(state, spec, experience, optimistic)
+            lots = jax.random.uniform(key, (1 + self.batch,))
+            experience = rp.sample(replay, step, lots[1:])
+            batch = self.evaluate(state, spec, experience, episodic.is_optimistic(self, lots[0]))
             adam = optimiser(self.learning_rate, self.clip)
             semantic, optimiser_state, td_loss = descend(adam, self.loss, semantic, optimiser_state, batch)
             trained = mind._replace(reward=reward, optimisers=optimisers)
@@ -107,7 +110,7 @@ class MBECpp(Episodic, TemporalDifference):
         learnt, losses = lax.cond(due(self, spec, step), update, lambda learnt: (learnt, (jnp.zeros(()), jnp.zeros(()))), learnt)
         semantic, optimiser_state, reward, optimisers = learnt
         mind = mind._replace(reward=reward, optimisers=optimisers)
-        mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, recall_key)
+        mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, jax.random.fold_in(key, 1))
         target = every(self.target_every, step, semantic, state.target)
         metrics = {"td_loss": losses[0], "reward_loss": losses[1], "trajectory_loss": mind.recall_loss}
         return State(state.life._replace(mind=mind), semantic, target, optimiser_state), metrics

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from engram.options import Count, Positive, Probability, check_all
 from engram.types import Spec, TimeStep
@@ -64,9 +64,9 @@ def epsilon(options: Learning, spec: Spec, step: Int[Array, ""]) -> Float[Array,
     return options.epsilon_end + (options.epsilon_start - options.epsilon_end) * decay
 
 
-def explore(q: Float[Array, "E A"], epsilon: Float[Array, ""], key: Key[Array, ""]) -> Int[Array, "E"]:
-    """The best action or, with probability epsilon, any."""
-    lot, choice = jax.random.uniform(key, (2, q.shape[0]))
+def explore(q: Float[Array, "E A"], epsilon: Float[Array, ""], lots: Float[Array, "2 E"]) -> Int[Array, "E"]:
+    """The best action or, with probability epsilon, any; `lots` are even numbers from 0 to 1."""
+    lot, choice = lots
     anything = jnp.minimum((choice * q.shape[1]).astype(jnp.int32), q.shape[1] - 1)
     return jnp.where(lot < epsilon, anything, jnp.argmax(q, axis=-1).astype(jnp.int32))
 

@@ -1,7 +1,8 @@
 """Learning curves, drawn so that they print well and an agent has the same colour everywhere."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -35,15 +36,15 @@ def learning_curves(curves: Mapping[str, Curves], path: str | Path, title: str, 
     """One panel: for each label the mean of its seeds, the 95% interval of that mean, and every seed faintly."""
     figure = Figure(figsize=(6.4, 4.0), dpi=DPI, layout="constrained")
     axes = figure.subplots()
-    _panel(axes, curves, colours(curves), faint=True)
+    lines = _panel(axes, curves, colours(curves), faint=True)
     axes.set_xlabel(X_LABEL, fontsize=9, color=QUIET)
     axes.set_ylabel(Y_LABEL, fontsize=9, color=QUIET)
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK, pad=22 if subtitle else 8)
     if subtitle:
         axes.annotate(subtitle, (0, 1), (0, 8), "axes fraction", "offset points", fontsize=8.5, color=QUIET)
     if len(curves) > 1:
-        handles = dict(reversed(pair) for pair in zip(*axes.get_legend_handles_labels(), strict=True))
-        _legend(figure, dict(sorted(handles.items(), key=_height)), loc="outside right center")
+        highest_first = sorted(lines, key=lambda label: _end(lines[label]), reverse=True)  # as the lines are seen
+        _legend(figure, {label: lines[label] for label in highest_first}, loc="outside right center")
     _save(figure, path)
 
 
@@ -54,27 +55,28 @@ def grid(panels: Mapping[str, Mapping[str, Curves]], path: str | Path, columns: 
     rows = max(1, -(-len(panels) // columns))
     figure = Figure(figsize=(2.7 * columns + 0.3, 2.05 * rows + 0.75), dpi=DPI, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    palette, handles = colours(labels), {}
+    palette, lines = colours(labels), {}
     for place, (title, curves) in zip(axes, panels.items(), strict=False):
-        _panel(place, curves, palette, faint=False)
+        lines |= _panel(place, curves, palette, faint=False)
         place.set_title(title, loc="left", fontsize=9.5, fontweight="bold", color=INK)
-        handles |= dict(reversed(pair) for pair in zip(*place.get_legend_handles_labels(), strict=True))
     for place in axes[len(panels) :]:
         place.set_visible(False)
     figure.supxlabel(X_LABEL, fontsize=9, color=QUIET)
     figure.supylabel(Y_LABEL if rows > 1 else Y_LABEL.replace(", ", ",\n"), fontsize=9, color=QUIET)
-    _legend(figure, {label: handles[label] for label in labels}, loc="outside upper center", ncols=2 * columns)
+    _legend(figure, {label: lines[label] for label in labels}, loc="outside upper center", ncols=2 * columns)
     _save(figure, path)
 
 
-def colours(labels) -> dict[str, str]:
+def colours(labels: Iterable[str]) -> dict[str, str]:
     """A colour for each label: an agent's own, or the next that is free."""
+    labels = list(labels)
     strangers = [label for label in labels if label.lower() not in COLOURS]
     own = {label: OTHERS[i % len(OTHERS)] for i, label in enumerate(strangers)}
     return {label: own.get(label) or COLOURS[label.lower()] for label in labels}
 
 
-def _panel(axes: Axes, curves: Mapping[str, Curves], palette: Mapping[str, str], faint: bool) -> None:
+def _panel(axes: Axes, curves: Mapping[str, Curves], palette: Mapping[str, str], faint: bool) -> dict[str, Line2D]:
+    lines = {}
     for label, seeds in curves.items():
         colour, prominent = palette[label], label.lower() == PROMINENT
         steps, mean, low, high = mean_curve(seeds)
@@ -83,7 +85,7 @@ def _panel(axes: Axes, curves: Mapping[str, Curves], palette: Mapping[str, str],
             for seed_steps, returns in seeds.values():
                 axes.plot(seed_steps, returns, color=colour, alpha=0.22, linewidth=0.6, zorder=above - 1.5)
         axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0, zorder=above - 1)
-        axes.plot(steps, mean, color=colour, linewidth=2.0 if prominent else 1.4, label=label, zorder=above)
+        (lines[label],) = axes.plot(steps, mean, color=colour, linewidth=2.0 if prominent else 1.4, zorder=above)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#AAAAAA")
     axes.tick_params(colors=QUIET, labelsize=8, length=3, width=0.6)
@@ -94,6 +96,7 @@ def _panel(axes: Axes, curves: Mapping[str, Curves], palette: Mapping[str, str],
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
     longest = max((steps[-1] for seeds in curves.values() for steps, _ in seeds.values() if len(steps)), default=1)
     axes.set_xlim(0, longest or 1)
+    return lines
 
 
 def _short(steps: float, _: int) -> str:
@@ -104,18 +107,17 @@ def _short(steps: float, _: int) -> str:
     return f"{steps:g}"
 
 
-def _height(handle: tuple[str, Line2D]) -> float:
-    """Where a line ends, highest first, so that the legend names the lines in the order in which they are seen."""
-    heights = np.asarray(handle[1].get_ydata())
-    return -heights[-1] if len(heights) else np.inf
+def _end(line: Line2D) -> float:
+    heights = np.asarray(line.get_ydata())
+    return heights[-1] if len(heights) else -np.inf
 
 
-def _legend(figure: Figure, handles: Mapping[str, Line2D], loc: str, ncols: int = 1) -> None:
-    if not handles:
+def _legend(figure: Figure, lines: Mapping[str, Line2D], loc: Any, ncols: int = 1) -> None:
+    if not lines:
         return
-    ncols = min(ncols, len(handles))
+    ncols = min(ncols, len(lines))
     legend = figure.legend(
-        list(handles.values()), list(handles), loc=loc, ncols=ncols, frameon=False, fontsize=9, labelcolor=INK, handlelength=1.4
+        list(lines.values()), list(lines), loc=loc, ncols=ncols, frameon=False, fontsize=9, labelcolor=INK, handlelength=1.4
     )
     for line in legend.get_lines():
         line.set_linewidth(3)

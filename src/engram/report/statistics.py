@@ -1,37 +1,39 @@
 """How good a set of runs is, and how sure of it we may be: interquartile means and bootstrap intervals over seeds."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 from scipy.stats import trim_mean
 
 from engram.errors import EngramError
 from engram.records import Curves
 
 
-def mean(scores: Float[np.ndarray, "..."], axis: int | None = None) -> np.ndarray:
+def mean(scores: ArrayLike, axis: int | None = None) -> Any:
     """The mean of all scores, or along one axis."""
-    return np.mean(scores, axis=axis)
+    return np.asarray(scores, float).mean(axis=axis)
 
 
-def iqm(scores: Float[np.ndarray, "..."], axis: int | None = None) -> np.ndarray:
+def iqm(scores: ArrayLike, axis: int | None = None) -> Any:
     """The mean of the middle half of all scores, or along one axis; NaN where a score is NaN."""
-    return trim_mean(scores, 0.25, axis=axis)
+    return trim_mean(scores, 0.25, axis=axis)  # pyright: ignore[reportArgumentType]
 
 
 def interval(
-    scores: Float[np.ndarray, "*tasks seeds"],
-    statistic: Callable[..., np.ndarray] = iqm,
+    scores: ArrayLike,
+    statistic: Callable[..., Any] = iqm,
     level: float = 0.95,
     resamples: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of `statistic` over seeds; of several tasks each is resampled for itself."""
-    scores = np.atleast_2d(np.asarray(scores, float))
-    tasks, seeds = scores.shape
+    """Percentile bootstrap interval of `statistic` over seeds; of several tasks (rows) each is resampled for itself."""
+    table = np.atleast_2d(np.asarray(scores, float))
+    tasks, seeds = table.shape
     drawn = np.random.default_rng(seed).integers(seeds, size=(resamples, tasks, seeds))
-    values = statistic(scores[np.arange(tasks)[:, None], drawn].reshape(resamples, -1), axis=-1)
+    values = statistic(table[np.arange(tasks)[:, None], drawn].reshape(resamples, -1), axis=-1)
     low, high = np.quantile(values, _tails(level))
     return float(low), float(high)
 
@@ -66,7 +68,7 @@ def mean_curve(
     if known:
         steps = steps[(steps >= max(s[0] for s, _ in known)) & (steps <= min(s[-1] for s, _ in known))]
     if len(steps) == 0:
-        return (np.empty(0),) * 4
+        return np.empty(0), np.empty(0), np.empty(0), np.empty(0)
     steps = steps[np.linspace(0, len(steps) - 1, min(len(steps), points)).astype(int)]
     returns = np.stack([np.interp(steps, *run) for run in known])
     seeds = len(returns)

@@ -40,7 +40,7 @@ def _with_ffmpeg(frames: Sequence[np.ndarray], path: Path, fps: float) -> None:
     figure = Figure(figsize=(width / 100, height / 100), dpi=100)
     FigureCanvasAgg(figure)
     image = figure.figimage(frames[0])
-    writer = FFMpegWriter(fps=fps)
+    writer = FFMpegWriter(fps=fps)  # pyright: ignore[reportArgumentType]
     try:
         with writer.saving(figure, path, dpi=100):
             for frame in frames:
