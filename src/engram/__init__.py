@@ -1,1 +1,24 @@
-"""Reinforcement learning with episodic memory."""
+"""Reinforcement learning with episodic memory: many runs in one compiled program."""
+
+from engram.agents import DQN, MBEC, MBECpp, Random
+from engram.errors import EngramError
+from engram.policy import Policy
+from engram.tasks import BernoulliReward, GaussianReward, RepeatedObservation, Task
+from engram.training import Result, load, resume, train
+
+__all__ = [
+    "DQN",
+    "MBEC",
+    "BernoulliReward",
+    "EngramError",
+    "GaussianReward",
+    "MBECpp",
+    "Policy",
+    "Random",
+    "RepeatedObservation",
+    "Result",
+    "Task",
+    "load",
+    "resume",
+    "train",
+]

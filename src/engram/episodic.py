@@ -352,9 +352,7 @@ def train_reward(mind: Mind, options: Episodic, spec: Spec, batch: Experience, c
     pair = models.pairs(batch.transition.state, batch.transition.action, spec.actions)
     inputs = _reward_input(options, pair, batch.before.h)
     adam = optimiser(options.reward_rate, clip)
-    reward, state, loss = descend(
-        adam, models.reward_loss, mind.reward, mind.optimisers[1], inputs, batch.transition.reward
-    )
+    reward, state, loss = descend(adam, models.reward_loss, mind.reward, mind.optimisers[1], inputs, batch.transition.reward)
     return mind._replace(reward=reward, optimisers=(mind.optimisers[0], state)), loss
 
 

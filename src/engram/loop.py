@@ -7,6 +7,7 @@ environments in lockstep, the environments stepping while the device learns. Her
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,29 +16,34 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from engram.errors import EngramError
 from engram.tasks import Task, observation_fault, reward_fault
+from engram.tasks.checks import in_brief
 from engram.types import Agent, Metrics, Spec, TimeStep
 
 
-class Report(NamedTuple):
-    """What happened in some iterations."""
-
-    returns: Float[np.ndarray, "T R E"]
-    """the un-noised return of each episode that ended, else NaN"""
-    metrics: dict[str, Float[np.ndarray, "R"]]
-    """means over the iterations"""
-
-
 class Driver(Protocol):
-    """Trains R runs together."""
+    """Trains R runs together. Made cheaply, it must `start` or `restore` before it can `advance`."""
 
-    def advance(self, iterations: int) -> Report: ...
+    iteration: int
+    """how often the agents have acted"""
+    fault: EngramError | None
+    """what stopped it, if an environment broke; its state is then still whole"""
 
-    def save(self) -> tuple[PyTree, dict[str, Any]]:
-        """Everything: arrays, and what is to be kept as JSON."""
+    def start(self) -> None: ...
+
+    def advance(self, iterations: int, stop: Callable[[], bool] = ...) -> Float[np.ndarray, "T R E"]:
+        """Trains, and gives the un-noised return of each episode that ended, else NaN. Fewer iterations where `stop` says so."""
+        ...
+
+    def metrics(self) -> dict[str, Float[np.ndarray, "R"]]:
+        """Means over the iterations since this was last asked."""
         ...
 
     def template(self) -> PyTree:
-        """The shapes of what `save` gives."""
+        """The shapes of the arrays that `save` gives. The first part of both is a `Carry`."""
+        ...
+
+    def save(self) -> tuple[PyTree, dict[str, Any]]:
+        """Everything: arrays, and what is kept as JSON."""
         ...
 
     def restore(self, tree: PyTree, notes: dict[str, Any]) -> None: ...
@@ -74,6 +80,8 @@ class Carry(NamedTuple):
     keys: Keys
     sums: Metrics
     """of the metrics since the last report"""
+    since: Int[Array, ""]
+    """iterations since then"""
     step: Int[Array, ""]
     """iterations so far, the same for all runs"""
 
@@ -88,7 +96,7 @@ class Program:
         runs = seeds.shape[0]
         keys = jax.vmap(lambda seed: Keys(*jax.random.split(jax.random.key(seed), len(Keys._fields))))(seeds)
         states = jax.vmap(lambda key: self.agent.init(key, self.spec))(keys.birth)
-        carry = Carry(states, keys, {}, jnp.zeros((), jnp.int32))
+        carry = Carry(states, keys, {}, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
         names = jax.eval_shape(lambda carry: self.act(carry, self.blank(runs))[0].sums | self.learn(carry).sums, carry)
         return carry._replace(sums={name: jnp.zeros(runs) for name in names})
 
@@ -109,7 +117,14 @@ class Program:
             return self.agent.learn(state, self.spec, carry.step, jax.random.fold_in(key, carry.step))
 
         state, metrics = jax.vmap(one)(carry.agent, carry.keys.learn)
-        return carry._replace(agent=state, sums=_add(carry.sums, metrics), step=carry.step + 1)
+        return carry._replace(agent=state, sums=_add(carry.sums, metrics), since=carry.since + 1, step=carry.step + 1)
+
+
+def _means(carry: Carry) -> tuple[Carry, dict[str, Float[np.ndarray, "R"]]]:
+    """The means of the metrics, and a carry that begins to sum them anew."""
+    since = max(int(carry.since), 1)
+    means = {name: np.asarray(value) / since for name, value in carry.sums.items()}
+    return carry._replace(sums=jax.tree.map(jnp.zeros_like, carry.sums), since=jnp.zeros_like(carry.since)), means
 
 
 def _add(sums: Metrics, metrics: Metrics) -> Metrics:
@@ -130,17 +145,21 @@ class Scan:
 
     def __init__(self, agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec):
         assert tasks[0].dynamics is not None
-        self.program, self.spec, self.seeds = Program(agent, spec), spec, list(seeds)
+        self.program, self.spec = Program(agent, spec), spec
+        self.seeds = jnp.array(seeds, jnp.uint32)
         self.dynamics = tasks[0].dynamics
         self.params = jax.tree.map(lambda *x: jnp.array(x, jnp.float32), *(task.params for task in tasks))
-        self.carry, self.world = jax.jit(self._init)(jnp.array(self.seeds, jnp.uint32))
         self._run = jax.jit(self._chunk, donate_argnums=(0, 1), static_argnums=3)
+        self.iteration, self.fault, self.most = 0, None, 1
+
+    def start(self) -> None:
+        self.carry, self.world = jax.jit(self._init)(self.seeds)
 
     def _init(self, seeds: Int[Array, "R"]) -> tuple[Carry, World]:
         carry = self.program.init(seeds)
-        episode = jnp.zeros((len(self.seeds), self.spec.envs), jnp.int32)
+        episode = jnp.zeros((seeds.shape[0], self.spec.envs), jnp.int32)
         state, observation = jax.vmap(self._reset)(self.params, carry.keys.episodes, episode)
-        timestep = self.program.blank(len(self.seeds))._replace(observation=observation, final=observation)
+        timestep = self.program.blank(seeds.shape[0])._replace(observation=observation, final=observation)
         return carry, World(state, timestep, jnp.zeros(episode.shape), episode)
 
     def _reset(self, params: PyTree, key: Key[Array, ""], episode: Int[Array, "E"]):
@@ -181,23 +200,25 @@ class Scan:
         returns = jnp.full((most, *world.score.shape), jnp.nan)
         return lax.fori_loop(0, iterations, body, (carry, world, returns))
 
-    def advance(self, iterations: int) -> Report:
-        most = max(iterations, getattr(self, "_most", 0))
-        self._most = most
-        carry, world, returns = self._run(self.carry, self.world, np.int32(iterations), most)
-        metrics = {name: np.asarray(value) / iterations for name, value in carry.sums.items()}
-        self.carry = carry._replace(sums=jax.tree.map(jnp.zeros_like, carry.sums))
-        self.world = world
-        return Report(np.asarray(returns)[:iterations], metrics)
+    def advance(self, iterations: int, stop: Callable[[], bool] = lambda: False) -> Float[np.ndarray, "T R E"]:
+        self.most = max(self.most, iterations)
+        self.carry, self.world, returns = self._run(self.carry, self.world, np.int32(iterations), self.most)
+        self.iteration += iterations
+        return np.asarray(returns)[:iterations]
+
+    def metrics(self) -> dict[str, Float[np.ndarray, "R"]]:
+        self.carry, means = _means(self.carry)
+        return means
+
+    def template(self) -> PyTree:
+        return jax.eval_shape(self._init, self.seeds)
 
     def save(self) -> tuple[PyTree, dict[str, Any]]:
         return (self.carry, self.world), {}
 
-    def template(self) -> PyTree:
-        return jax.eval_shape(lambda: (self.carry, self.world))
-
     def restore(self, tree: PyTree, notes: dict[str, Any]) -> None:
         self.carry, self.world = tree
+        self.iteration = int(self.carry.step)
 
     def close(self) -> None:
         pass
@@ -210,44 +231,48 @@ class Host:
     def __init__(self, agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec):
         self.spec, self.seeds, self.tasks = spec, list(seeds), list(tasks)
         self.program = Program(agent, spec)
-        self.carry = jax.jit(self.program.init)(jnp.array(self.seeds, jnp.uint32))
         self._act = jax.jit(self.program.act, donate_argnums=0)
         self._learn = jax.jit(self.program.learn, donate_argnums=0)
-        self.envs = [[task.make() for _ in range(spec.envs)] for task in tasks]
+        self.envs: list[list[gym.Env]] = []
+        self.places = [(r, e) for r in range(len(self.seeds)) for e in range(spec.envs)]
         shape = (len(self.seeds), spec.envs)
-        self.score = np.zeros(shape)
-        self.episode = np.zeros(shape, np.int64)
-        self.taken: list[list[list[int]]] = [[[] for _ in range(spec.envs)] for _ in self.seeds]
-        self.iteration = 0
-        seen = np.stack([[self._reset(r, e) for e in range(spec.envs)] for r in range(len(self.seeds))])
-        self.timestep = TimeStep(
-            seen, np.zeros(shape, np.float32), np.zeros(shape, bool), np.zeros(shape, bool), seen.copy()
-        )
+        self.score, self.episode = np.zeros(shape), np.zeros(shape, np.int64)
+        self.taken: dict[tuple[int, int], list[int]] = {place: [] for place in self.places}
+        self.timestep = TimeStep(*(np.array(x) for x in jax.device_get(self.program.blank(len(self.seeds)))))
+        self.iteration, self.fault = 0, None
 
-    def _reset(self, r: int, e: int) -> np.ndarray:
-        seed = int(np.random.SeedSequence([self.seeds[r], e, int(self.episode[r, e])]).generate_state(1)[0])
-        observation = self._call(r, "reset", lambda: self.envs[r][e].reset(seed=seed)[0])
-        return self._checked(r, observation, 0.0)
+    def start(self) -> None:
+        self.carry = jax.jit(self.program.init)(jnp.array(self.seeds, jnp.uint32))
+        self._make()
+        for place in self.places:
+            self.timestep.observation[place] = self.timestep.final[place] = self._reset(place)
+
+    def _make(self) -> None:
+        self.envs = [[task.make() for _ in range(self.spec.envs)] for task in self.tasks]
+
+    def _reset(self, place: tuple[int, int]) -> np.ndarray:
+        """Begins the environment's next episode; how depends on the run's seed and the episode's number alone."""
+        r, e = place
+        seed = int(np.random.SeedSequence([self.seeds[r], e, int(self.episode[place])]).generate_state(1)[0])
+        observation, _ = self._call(r, "reset", lambda: self.envs[r][e].reset(seed=seed))
+        return self._checked(r, observation)
 
     def _call(self, r: int, what: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except EngramError:
-            raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}".rstrip(".")
-            raise EnvironmentFault(f"{self._place(r)}: {what} raised {reason}. Mend the environment, then resume.") from error
+            raise self._broken(r, f"{what} raised {type(error).__name__} ({in_brief(error)})") from error
 
-    def _checked(self, r: int, observation: Any, reward: Any) -> np.ndarray:
-        wrong = observation_fault(observation, self.spec.shape, self.spec.dtype) or reward_fault(reward)
-        if wrong:
-            raise EnvironmentFault(f"{self._place(r)}: {wrong}. Mend the environment, then resume.")
+    def _checked(self, r: int, observation: Any, reward: Any = 0.0) -> np.ndarray:
+        if wrong := observation_fault(observation, self.spec.shape, self.spec.dtype) or reward_fault(reward):
+            raise self._broken(r, wrong)
         return np.asarray(observation, self.spec.dtype)
 
-    def _place(self, r: int) -> str:
-        return f"Environment {self.tasks[r].name}, seed {self.seeds[r]}, step {self.iteration * self.spec.envs}"
+    def _broken(self, r: int, what: str) -> EnvironmentFault:
+        step = self.iteration * self.spec.envs
+        return EnvironmentFault(f"The environment {self.tasks[r].name} broke with seed {self.seeds[r]} at step {step}: {what}.")
 
-    def advance(self, iterations: int) -> Report:
+    def advance(self, iterations: int, stop: Callable[[], bool] = lambda: False) -> Float[np.ndarray, "T R E"]:
         returns = np.full((iterations, len(self.seeds), self.spec.envs), np.nan, np.float32)
         for i in range(iterations):
             carry, actions = self._act(self.carry, self.timestep)
@@ -255,64 +280,80 @@ class Host:
             self.carry = self._learn(carry)  # dispatched, not waited for: the environments step meanwhile
             self._step(chosen, returns[i])
             self.iteration += 1
-        metrics = {name: np.asarray(value) / iterations for name, value in self.carry.sums.items()}
-        self.carry = self.carry._replace(sums=jax.tree.map(jnp.zeros_like, self.carry.sums))
-        return Report(returns, metrics)
+            if self.fault or stop():
+                return returns[: i + 1]
+        return returns
 
-    def _step(self, actions: np.ndarray, returns: np.ndarray) -> None:
-        # The device may still read the last timestep's buffers, so a new one is made.
-        seen, reward, terminated, truncated, final = (np.array(x) for x in self.timestep)
-        for r, envs in enumerate(self.envs):
-            for e, env in enumerate(envs):
-                action = int(actions[r, e])
-                answer = self._call(r, "step", lambda env=env, action=action: env.step(action))
-                observation, reward[r, e], terminated[r, e], truncated[r, e], info = answer
-                final[r, e] = seen[r, e] = self._checked(r, observation, answer[1])
-                self.score[r, e] += info.get("true_reward", answer[1])
-                self.taken[r][e].append(action)
-                if terminated[r, e] or truncated[r, e]:
-                    returns[r, e] = self.score[r, e]
-                    self.score[r, e] = 0
-                    self.episode[r, e] += 1
-                    self.taken[r][e].clear()
-                    seen[r, e] = self._reset(r, e)
-        self.timestep = TimeStep(seen, reward, terminated, truncated, final)
+    def _step(self, actions: Int[np.ndarray, "R E"], returns: Float[np.ndarray, "R E"]) -> None:
+        # In new arrays: the device may still be reading those of the last step.
+        self.timestep = TimeStep(*(np.array(x) for x in self.timestep))
+        waiting = list(self.places)
+        try:
+            while waiting:
+                self._step_one(waiting[0], int(actions[waiting[0]]), returns)
+                waiting.pop(0)
+        except EnvironmentFault as fault:
+            self.fault = fault
+            for place in waiting:  # what did not answer counts as cut, and begins anew when resumed
+                self._cut(place)
 
-    def save(self) -> tuple[PyTree, dict[str, Any]]:
-        return (self.carry, self.timestep, self.score, self.episode), {"taken": self.taken, "iteration": self.iteration}
+    def _step_one(self, place: tuple[int, int], action: int, returns: Float[np.ndarray, "R E"]) -> None:
+        (r, e), now = place, self.timestep
+        answer = self._call(r, "step", lambda: self.envs[r][e].step(action))
+        observation, reward, terminated, truncated, info = answer
+        seen = self._checked(r, observation, reward)
+        now.reward[place], now.terminated[place], now.truncated[place] = reward, terminated, truncated
+        now.observation[place] = now.final[place] = seen
+        self.score[place] += info.get("true_reward", reward)
+        self.taken[place].append(action)
+        if terminated or truncated:
+            returns[place] = self.score[place]
+            self._next(place)
+            now.observation[place] = self._reset(place)
+
+    def _next(self, place: tuple[int, int]) -> None:
+        self.episode[place] += 1
+        self.score[place] = 0
+        self.taken[place] = []
+
+    def _cut(self, place: tuple[int, int]) -> None:
+        """The episode counts as cut where it was last seen."""
+        now = self.timestep
+        now.reward[place], now.terminated[place], now.truncated[place] = 0, False, True
+        now.final[place] = now.observation[place]
+        self._next(place)
+
+    def metrics(self) -> dict[str, Float[np.ndarray, "R"]]:
+        self.carry, means = _means(self.carry)
+        return means
 
     def template(self) -> PyTree:
-        return jax.eval_shape(lambda: self.carry), self.timestep, self.score, self.episode
+        return jax.eval_shape(self.program.init, jnp.array(self.seeds, jnp.uint32)), self.timestep, self.score, self.episode
+
+    def save(self) -> tuple[PyTree, dict[str, Any]]:
+        return (self.carry, self.timestep, self.score, self.episode), {"taken": list(self.taken.values())}
 
     def restore(self, tree: PyTree, notes: dict[str, Any]) -> None:
-        carry, timestep, score, episode = tree
-        self.carry = carry
-        self.timestep = TimeStep(*(np.asarray(x) for x in timestep))
-        self.score, self.episode = np.array(score), np.array(episode)
-        self.taken, self.iteration = notes["taken"], notes["iteration"]
-        for r, envs in enumerate(self.envs):
-            for e, env in enumerate(envs):
-                seen = self._reset(r, e)
-                for action in self.taken[r][e]:
-                    seen, *_ = self._call(r, "step", lambda env=env, action=action: env.step(action))
-                if not np.array_equal(np.asarray(seen, self.spec.dtype), self.timestep.observation[r, e], equal_nan=True):
-                    self._begin_anew(r, e)
-
-    def _begin_anew(self, r: int, e: int) -> None:
-        """An environment that does not repeat itself cannot be brought back: its episode counts as cut."""
-        self.episode[r, e] += 1
-        self.score[r, e] = 0
-        self.taken[r][e].clear()
-        self.timestep.truncated.flags.writeable or setattr(self, "timestep", TimeStep(*(np.array(x) for x in self.timestep)))
-        self.timestep.truncated[r, e] = True
-        self.timestep.observation[r, e] = self._reset(r, e)
+        self.carry, self.timestep, self.score, self.episode = tree
+        self.iteration = int(self.carry.step)
+        self.taken = dict(zip(self.places, notes["taken"], strict=True))
+        self._make()
+        for place in self.places:
+            r, e = place
+            seen = self._reset(place)
+            for action in self.taken[place]:
+                seen, *_ = self._call(r, "step", lambda: self.envs[r][e].step(action))  # noqa: B023
+            if not self.taken[place]:
+                self.timestep.observation[place] = seen
+            elif not np.array_equal(np.asarray(seen, self.spec.dtype), self.timestep.observation[place]):
+                self._cut(place)  # an environment that does not repeat itself cannot be brought back
+                self.timestep.observation[place] = self._reset(place)
 
     def close(self) -> None:
         for env in (env for envs in self.envs for env in envs):
             env.close()
 
 
-def runs_of(tasks: Task | Sequence[Task], seeds: Sequence[int]) -> tuple[list[Task], list[int]]:
-    """Every seed on every task."""
-    tasks = [tasks] if isinstance(tasks, Task) else list(tasks)
+def every_seed(tasks: Sequence[Task], seeds: Sequence[int]) -> tuple[list[Task], list[int]]:
+    """Every seed on every task: the tasks and the seeds of all runs."""
     return [task for task in tasks for _ in seeds], [seed for _ in tasks for seed in seeds]

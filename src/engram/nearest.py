@@ -25,6 +25,11 @@ def nearest(
     return _search(k)(keys, filled, queries)
 
 
+def _is_cpu() -> bool:
+    device = jax.config.jax_default_device
+    return (device.platform if isinstance(device, jax.Device) else device or jax.default_backend()) == "cpu"
+
+
 @cache
 def _search(k: int):
     """The search for one run. Batched over runs, it is still one search, over the slots that the fullest memory has filled:
@@ -45,7 +50,7 @@ def _search(k: int):
 
 def _prefix_search(keys: Float[Array, "R N H"], filled: Int[Array, "R"], queries: Float[Array, "R Q H"], k: int):
     size = keys.shape[1]
-    sizes = [n for n in (size // 16, size // 4) if n >= max(128, k)] + [size] if jax.default_backend() == "cpu" else [size]
+    sizes = [n for n in (size // 16, size // 4) if n >= max(128, k)] + [size] if _is_cpu() else [size]
     over = [lambda keys, filled, queries, n=n: _block_search(keys[:, :n], filled, queries, k) for n in sizes]
     chosen = jnp.sum(jnp.array(sizes[:-1], jnp.int32) < filled.max()) if len(sizes) > 1 else 0
     return lax.switch(chosen, over, keys, filled, queries)

@@ -1,0 +1,66 @@
+"""The agents by name, and named sets of options."""
+
+from typing import Any
+
+from engram.agents.dqn import DQN
+from engram.agents.mbec import MBEC
+from engram.agents.mbecpp import MBECpp
+from engram.agents.random import Random
+from engram.errors import EngramError, nearest_names
+from engram.options import replace
+from engram.types import Agent
+
+AGENTS: dict[str, type] = {"random": Random, "dqn": DQN, "mbec": MBEC, "mbec++": MBECpp}
+
+_AUTHORS_MEMORY = {
+    "key_dim": 5,
+    "squared_distance": True,
+    "forget": "unused",
+    "discount_memory": False,
+    "reward_sees_trajectory": True,
+    "observed_reward": True,
+    "p_recall": 0.1,
+}
+
+PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
+    "paper": ("as the paper has it; the default", {}),
+    "authors": (
+        "as the authors' own code for classic control differs from the paper",
+        {"mbec": _AUTHORS_MEMORY, "mbec++": _AUTHORS_MEMORY},
+    ),
+    "scaled": (
+        "the paper's, with observations scaled to [-1, 1]",
+        {name: {"scale_inputs": True} for name in ("dqn", "mbec", "mbec++")},
+    ),
+    "debug": (
+        "small and quick, to see whether things run",
+        {
+            "dqn": {"hidden": 16, "batch": 8},
+            "mbec": {"slots": 64, "neighbours": 3, "batch": 8},
+            "mbec++": {"slots": 64, "neighbours": 3, "batch": 8, "hidden": 16},
+        },
+    ),
+}
+
+
+def name_of(agent: Agent) -> str:
+    """The name under which an agent's class is listed."""
+    return next((name for name, kind in AGENTS.items() if type(agent) is kind), type(agent).__name__.lower())
+
+
+def kind_of(name: str) -> type:
+    """The class of an agent."""
+    if name not in AGENTS:
+        raise EngramError(f"There is no agent {name!r}.{nearest_names(name, AGENTS)}")
+    return AGENTS[name]
+
+
+def make(name: str, preset: str = "paper", **options: Any) -> Agent:
+    """The agent of that name, with a preset's options and then your own."""
+    if preset not in PRESETS:
+        raise EngramError(f"There is no preset {preset!r}.{nearest_names(preset, PRESETS)}")
+    _, overlays = PRESETS[preset]
+    return replace(kind_of(name)(), **(overlays.get(name, {}) | options))
+
+
+__all__ = ["AGENTS", "DQN", "MBEC", "PRESETS", "MBECpp", "Random", "kind_of", "make", "name_of"]

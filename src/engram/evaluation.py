@@ -1,0 +1,68 @@
+"""Playing trained agents greedily, in environments of their own."""
+
+import gymnasium as gym
+import numpy as np
+from jaxtyping import Float
+
+from engram.errors import EngramError
+from engram.policy import Policy
+from engram.tasks import Task
+
+TOGETHER = 10
+"""environments played at once"""
+
+
+def play(policy: Policy, task: Task, episodes: int, seed: int = 0, limit: int = 100_000) -> Float[np.ndarray, "episodes"]:
+    """The un-noised returns of greedy episodes. Each environment plays a fixed share: to count those that finish first would favour
+    short ones. An episode without end is left after `limit` steps."""
+    envs = [task.make() for _ in range(min(episodes, TOGETHER))]
+    numbers = [list(range(e, episodes, len(envs))) for e in range(len(envs))]  # of the episodes each environment plays
+    returns, ages = np.zeros(episodes), np.zeros(len(envs), int)
+    seen = np.stack([_begin(env, seed, own[0]) for env, own in zip(envs, numbers, strict=True)])
+    policy.reset()
+    while any(numbers):
+        actions = np.asarray(policy.act(seen))
+        begun = np.zeros(len(envs), bool)
+        for e, env in enumerate(envs):
+            if not numbers[e]:
+                continue
+            seen[e], reward, terminated, truncated, info = env.step(int(actions[e]))
+            returns[numbers[e][0]] += info.get("true_reward", reward)
+            ages[e] += 1
+            if terminated or truncated or ages[e] >= limit:
+                numbers[e].pop(0)
+                ages[e], begun[e] = 0, True
+                if numbers[e]:
+                    seen[e] = _begin(env, seed, numbers[e][0])
+        policy.reset(begun)
+    for env in envs:
+        env.close()
+    return returns
+
+
+def record(policy: Policy, task: Task, seed: int = 0, limit: int = 10_000) -> tuple[list[np.ndarray], float]:
+    """The frames of one greedy episode, and how many a second show it at its own pace."""
+    env = task.make(render_mode="rgb_array")
+    seen = _begin(env, seed, 0)
+    policy.reset()
+    frames, over = [_frame(env, task.name)], False
+    while not over and len(frames) < limit:
+        action = policy.act(seen)
+        seen, _, terminated, truncated, _ = env.step(action)
+        frames.append(_frame(env, task.name))
+        over = terminated or truncated
+    fps = env.metadata.get("render_fps", 30)
+    env.close()
+    return frames, fps
+
+
+def _begin(env: gym.Env, seed: int, episode: int) -> np.ndarray:
+    # The third number keeps these episodes apart from those of training.
+    return np.asarray(env.reset(seed=int(np.random.SeedSequence([seed, episode, 1]).generate_state(2)[1]))[0])
+
+
+def _frame(env: gym.Env, name: str) -> np.ndarray:
+    frame = env.render()
+    if not isinstance(frame, np.ndarray):
+        raise EngramError(f"{name} cannot be filmed: its render() gave no picture with render_mode='rgb_array'.")
+    return frame

@@ -1,0 +1,425 @@
+"""Training from the first step to the last: curves, checkpoints, interruption, and going on."""
+
+import dataclasses
+import platform
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from engram import loop, records
+from engram.agents import make as make_agent
+from engram.agents import name_of
+from engram.errors import EngramError
+from engram.options import Count
+from engram.options import check as check_option
+from engram.policy import Policy
+from engram.records import Curves, RunFolder
+from engram.report.figures import learning_curves
+from engram.report.statistics import summary
+from engram.tasks import Task, check, find
+from engram.types import Agent, Spec
+
+EPISODES = 10
+"""a score is the mean return of so many last episodes"""
+POINTS = 100
+"""at least so many points has a curve"""
+LONGEST = 1_000
+"""iterations between two points at most"""
+PATIENCE = 60.0
+"""seconds between two checkpoints"""
+
+
+class Progress(NamedTuple):
+    """How far a training is, for whoever watches."""
+
+    step: int
+    steps: int
+    steps_per_second: float
+    """of all runs together; 0 until the program is compiled"""
+    score: float
+    """mean over the runs; NaN before the first episode has ended"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a training leaves: its curves and the trained agents."""
+
+    agent: Agent
+    task: Task
+    seeds: tuple[int, ...]
+    steps: int
+    curves: Curves
+    """for each seed its steps and its scores: the un-noised return, mean of the last 10 episodes"""
+    metrics: list[dict[str, float]]
+    """rows with a seed, a step and what the agent reports of itself"""
+    summary: dict[str, Any]
+    policies: dict[int, Policy]
+    """for each seed its trained agent"""
+    folder: Path | None
+
+
+class Scores:
+    """The curves of R runs while they grow, in arrays of fixed size so that a checkpoint holds them exactly."""
+
+    def __init__(self, runs: int, iterations: int, interval: int, metrics: Sequence[str]):
+        points = -(-iterations // interval)
+        self.interval, self.iterations, self.names = interval, iterations, list(metrics)
+        self.curve = np.full((points, runs), np.nan)
+        self.metrics = np.full((points, runs, len(self.names)), np.nan)
+        self.recent = np.full((runs, EPISODES), np.nan)
+        self.points = np.zeros((), np.int64)
+
+    def tree(self) -> tuple[np.ndarray, ...]:
+        return self.curve, self.metrics, self.recent, self.points
+
+    def restore(self, tree: tuple[np.ndarray, ...]) -> None:
+        self.curve, self.metrics, self.recent, self.points = (np.array(x) for x in tree)
+
+    def add(self, returns: Float[np.ndarray, "T R E"]) -> None:
+        """Takes in the returns of episodes that ended."""
+        for r, ended in enumerate(returns.transpose(1, 0, 2).reshape(returns.shape[1], -1)):
+            new = ended[~np.isnan(ended)]
+            self.recent[r] = np.concatenate([self.recent[r], new])[-EPISODES:]
+
+    def now(self) -> Float[np.ndarray, "R"]:
+        known = ~np.isnan(self.recent)
+        total = np.where(known, self.recent, 0).sum(axis=1)
+        return np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)
+
+    def mark(self, metrics: dict[str, Float[np.ndarray, "R"]]) -> None:
+        """Adds a point to the curves."""
+        self.curve[self.points] = self.now()
+        for i, name in enumerate(self.names):
+            self.metrics[self.points, :, i] = metrics[name]
+        self.points += 1
+
+    def steps(self, envs: int) -> np.ndarray:
+        marks = np.minimum((np.arange(int(self.points)) + 1) * self.interval, self.iterations)
+        return marks * envs
+
+
+class Training:
+    """One training of one agent on one task with several seeds; every public way in leads here."""
+
+    def __init__(
+        self, agent: Agent, task: Task, seeds: Sequence[int], steps: int, spec: Spec, folder: RunFolder | None, host: bool
+    ):
+        self.agent, self.task, self.seeds, self.steps, self.spec, self.folder = agent, task, tuple(seeds), steps, spec, folder
+        self.driver = loop.driver(agent, *loop.every_seed([task], self.seeds), spec, host)
+        names = sorted(self.driver.template()[0].sums)
+        interval = min(max(spec.iterations // POINTS, 1), LONGEST)
+        self.scores = Scores(len(self.seeds), spec.iterations, interval, names)
+        self.seconds, self.trained = 0.0, 0  # of training after compilation, and iterations done in them
+        self.saved: float | None = None
+
+    def restore(self) -> None:
+        assert self.folder is not None
+        (tree, scores), meta = self.folder.restore((self.driver.template(), self.scores.tree()))
+        self.driver.restore(tree, meta["notes"])
+        self.scores.restore(scores)
+        self.seconds, self.trained = meta["seconds"], meta["trained"]
+
+    def save(self) -> None:
+        """Writes a checkpoint, the curves and the metrics."""
+        if self.folder is None:
+            return
+        tree, notes = self.driver.save()
+        meta = {
+            "step": self.driver.iteration * self.spec.envs,
+            "notes": notes,
+            "seconds": self.seconds,
+            "trained": self.trained,
+        }
+        self.folder.save((tree, self.scores.tree()), meta)
+        steps = self.scores.steps(self.spec.envs)
+        self.folder.write_curves(
+            (seed, int(step), repr(float(score)))
+            for r, seed in enumerate(self.seeds)
+            for step, score in zip(steps, self.scores.curve[:, r], strict=False)
+        )
+        self.folder.write_metrics(self.rows())
+        self.saved = time.monotonic()
+
+    def rows(self) -> list[dict[str, float]]:
+        steps = self.scores.steps(self.spec.envs)
+        return [
+            {"seed": seed, "step": int(step)} | dict(zip(self.scores.names, map(float, self.scores.metrics[p, r]), strict=True))
+            for r, seed in enumerate(self.seeds)
+            for p, step in enumerate(steps)
+        ]
+
+    def run(self, watch: Callable[[Progress], None]) -> Result:
+        """Trains to the end. Ctrl-C, a broken environment or a loss that is no number stop it, with what was learnt saved."""
+        with _interrupts() as interrupted:
+            while self.driver.iteration < self.spec.iterations:
+                self._advance(interrupted)
+                watch(self._progress())
+                if interrupted():
+                    raise Interrupted(self._saved_at("Interrupted"))
+        self.save()
+        return self._result()
+
+    def _advance(self, interrupted: Callable[[], bool]) -> None:
+        done = self.driver.iteration
+        wanted = min(self.scores.interval - done % self.scores.interval, self.spec.iterations - done)
+        began = time.monotonic()
+        self.scores.add(self.driver.advance(wanted, interrupted))
+        if self.saved is not None or self.seconds:  # the first stretch also compiles
+            self.seconds += time.monotonic() - began
+            self.trained += self.driver.iteration - done
+        else:
+            self.seconds = 1e-9
+        if self.driver.iteration % self.scores.interval == 0 or self.driver.iteration == self.spec.iterations:
+            metrics = self.driver.metrics()
+            self._check(metrics)
+            self.scores.mark(metrics)
+            if self.saved is None or time.monotonic() - self.saved > PATIENCE:
+                self.save()
+        if self.driver.fault is not None:
+            raise type(self.driver.fault)(self._saved_at(str(self.driver.fault).rstrip("."))) from self.driver.fault
+
+    def _saved_at(self, what: str) -> str:
+        if self.folder is None:
+            return f"{what}."
+        sums = jax.device_get(self.driver.save()[0][0].sums)
+        self._check(sums)
+        self.save()
+        step = self.driver.iteration * self.spec.envs
+        return f"{what}; all until step {step:,} is saved: go on with `engram resume {self.folder.path}`."
+
+    def _check(self, metrics: dict[str, Float[np.ndarray, "R"]]) -> None:
+        for name, values in metrics.items():
+            if not np.all(np.isfinite(values)):
+                seed = self.seeds[int(np.argmin(np.isfinite(values)))]
+                step = self.driver.iteration * self.spec.envs
+                kept = (
+                    ""
+                    if self.folder is None or self.saved is None
+                    else f" The checkpoint in {self.folder.path} is from before that."
+                )
+                raise EngramError(
+                    f"{name} of seed {seed} was no finite number within the steps up to {step:,}: "
+                    f"lower the learning rates, or scale the inputs or rewards.{kept}"
+                )
+
+    def _progress(self) -> Progress:
+        known = self.scores.now()
+        score = float(np.mean(known[~np.isnan(known)])) if not np.all(np.isnan(known)) else float("nan")
+        return Progress(self.driver.iteration * self.spec.envs, self.steps, self.speed, score)
+
+    @property
+    def speed(self) -> float:
+        return self.trained * self.spec.envs * len(self.seeds) / self.seconds if self.trained else 0.0
+
+    def _result(self) -> Result:
+        steps = self.scores.steps(self.spec.envs)
+        curves = {seed: (steps, self.scores.curve[: len(steps), r]) for r, seed in enumerate(self.seeds)}
+        head = {"agent": name_of(self.agent), "task": self.task.name, "seeds": list(self.seeds), "steps": self.steps}
+        figures = head | summary(curves) | {"steps_per_second": self.speed}
+        states = self.driver.save()[0][0].agent
+        policies = {
+            seed: Policy(self.agent, self.spec, jax.tree.map(lambda x, r=r: x[r], states)) for r, seed in enumerate(self.seeds)
+        }
+        self.driver.close()
+        path = None
+        if self.folder is not None:
+            path = self.folder.path
+            self.folder.write_summary(figures)
+            subtitle = f"{len(self.seeds)} seeds, {self.steps:,} agent steps: mean, its 95% interval, every seed"
+            learning_curves({head["agent"]: curves}, path / "curves.png", f"{head['agent']} on {self.task.name}", subtitle)
+        return Result(self.agent, self.task, self.seeds, self.steps, curves, self.rows(), figures, policies, path)
+
+
+class Interrupted(EngramError):
+    """Ctrl-C, after everything was saved."""
+
+
+@contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Within it Ctrl-C only raises a flag, since an exception could lose what the device is working on; a second one kills."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    flag = threading.Event()
+
+    def raise_flag(*_: Any) -> None:
+        flag.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, raise_flag)
+    try:
+        yield flag.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def train(
+    agent: Agent,
+    task: str | Task | Callable[..., gym.Env],
+    seeds: int | Sequence[int] = 10,
+    steps: int | None = None,
+    envs: int = 1,
+    out: str | Path | None = None,
+    host: bool = False,
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> Result:
+    """Trains `agent` on `task`, one run a seed, all runs in one program.
+
+    `task` is a registered name, `gym:ID`, or a function that makes an environment. `steps` counts the actions of one run, over all its
+    `envs` environments. With `out`, a run folder is written there. `host` steps Gymnasium's environment even where the task is also
+    written in JAX.
+    """
+    for name, value in (("envs", envs), *([("steps", steps)] if steps is not None else [])):
+        check_option(name, value, Count)
+    numbers = _numbers(seeds)
+    task = find(task, steps)
+    _try_out(task)
+    spec = task.spec(envs, -(-task.steps // envs))
+    folder = None
+    if out is not None:
+        folder = records.create(out, _config(agent, task, numbers, task.steps, spec, host))
+    training = Training(agent, task, numbers, task.steps, spec, folder, host)
+    training.driver.start()
+    return training.run(watch)
+
+
+def resume(
+    path: str | Path,
+    task: Task | Callable[..., gym.Env] | None = None,
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> Result:
+    """Goes on where a training stopped, exactly. A task that was a function must be given again."""
+    training = reopen(path, task)
+    training.restore()
+    return training.run(watch)
+
+
+def reopen(path: str | Path, task: Task | Callable[..., gym.Env] | None = None, alone: bool = False) -> Training:
+    """The training of a run folder, not yet restored; `alone` if its environments will not be needed."""
+    folder = RunFolder.load(path)
+    config = folder.config
+    try:
+        agent = make_agent(config["agent"], **config["options"])
+        spec = Spec(**{name: tuple(x) if isinstance(x, list) else x for name, x in config["spec"].items()})
+        seeds, steps, host, name = config["seeds"], config["steps"], config["host"], config["task"]
+    except (KeyError, TypeError) as error:
+        raise EngramError(f"{path}/config.json lacks or garbles {error}: restore it from a copy, or train anew.") from error
+    spec = dataclasses.replace(spec, low=_bounds(spec.low, -np.inf), high=_bounds(spec.high, np.inf))
+    if task is None and config["own_task"]:
+        if not alone:
+            raise EngramError(
+                f"{path} trained on {name}, an environment of your own: go on with engram.resume({str(path)!r}, task=...)."
+            )
+        found = Task(name, "", lambda **_: _unknown(name))
+    else:
+        found = find(task if task is not None else name, steps)
+    return Training(agent, found, seeds, steps, spec, folder, host)
+
+
+def load(path: str | Path, seed: int | None = None) -> Policy:
+    """The trained agent of a run folder: of one seed, or of the first."""
+    policies = load_all(path)
+    if seed is None:
+        return next(iter(policies.values()))
+    if seed not in policies:
+        raise EngramError(f"{path} has no seed {seed}: it was trained with {', '.join(map(str, policies))}.")
+    return policies[seed]
+
+
+def load_all(path: str | Path) -> dict[int, Policy]:
+    """The trained agents of a run folder, by seed."""
+    training = reopen(path, alone=True)
+    assert training.folder is not None
+    (tree, _), _ = training.folder.restore((training.driver.template(), training.scores.tree()))
+    states = tree[0].agent
+    return {
+        seed: Policy(training.agent, training.spec, jax.tree.map(lambda x, r=r: x[r], states))
+        for r, seed in enumerate(training.seeds)
+    }
+
+
+def _unknown(name: str) -> gym.Env:
+    raise EngramError(f"{name} is an environment of your own: give the function that makes it.")
+
+
+def _bounds(values: tuple, missing: float) -> tuple[float, ...]:
+    """Bounds as they were before JSON, which knows no infinity."""
+    return tuple(missing if value is None else value for value in values)
+
+
+def _numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    if isinstance(seeds, int):
+        check_option("seeds", seeds, Count)
+        return tuple(range(seeds))
+    numbers = tuple(int(seed) for seed in seeds)
+    if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0 or max(numbers) >= 2**32:
+        raise EngramError(f"seeds must be a count, or different whole numbers from 0 to 2**32 - 1, not {list(seeds)}.")
+    return numbers
+
+
+def _try_out(task: Task) -> None:
+    env = task.make()
+    try:
+        check(env, task.name)
+    finally:
+        env.close()
+
+
+def _config(agent: Agent, task: Task, seeds: Sequence[int], steps: int, spec: Spec, host: bool) -> dict[str, Any]:
+    """All that is needed to train the same again, or to go on."""
+    device = jax.config.jax_default_device or jax.devices()[0]
+    packages = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy")
+    return {
+        "agent": name_of(agent),
+        "options": dataclasses.asdict(agent),  # pyright: ignore[reportArgumentType]
+        "task": task.name,
+        "own_task": task.name not in find_names() and not task.name.startswith("gym:"),
+        "seeds": list(seeds),
+        "steps": steps,
+        "host": host,
+        "spec": dataclasses.asdict(spec),
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
+        "commit": _commit(),
+        "device": getattr(device, "device_kind", str(device)),
+        "machine": platform.platform(),
+    }
+
+
+def find_names() -> list[str]:
+    from engram.tasks import names
+
+    return names()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except ModuleNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of this source tree, with a mark where it was changed since; None where it is not one."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if not git("ls-files", "training.py"):
+            return None
+        return git("rev-parse", "HEAD") + ("-changed" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
