@@ -1,7 +1,10 @@
 """Options of agents: ranges that are part of the type, so that a wrong value is named before anything runs."""
 
+import ast
 import dataclasses
+import inspect
 import math
+import textwrap
 import types
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -69,3 +72,16 @@ def replace(options: Any, **changes: Any) -> Any:
         if name not in known:
             raise EngramError(f"{type(options).__name__} has no option {name!r}.{nearest_names(name, known)}")
     return dataclasses.replace(options, **changes)
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """What each option means: the string under its field, here or in a class this one derives from."""
+    found: dict[str, str] = {}
+    for part in reversed(kind.__mro__[:-1]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for line, below in zip(body.body, body.body[1:]):  # noqa: RUF007
+            match line, below:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[name] = " ".join(text.split())
+    return {field.name: found.get(field.name, "") for field in dataclasses.fields(kind)}

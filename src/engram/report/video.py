@@ -15,11 +15,19 @@ from engram.errors import EngramError
 from engram.records import replacing
 
 
-def save_video(frames: Sequence[UInt8[np.ndarray, "H W 3"]], path: str | Path, fps: float) -> None:
-    """Writes frames of one size as .gif, .webp or, where ffmpeg is installed, .mp4."""
-    path, kind = Path(path), Path(path).suffix.lower()
+def check_name(path: str | Path) -> None:
+    """Raises if no video can be written under that name: better before an episode is played than after."""
+    kind = Path(path).suffix.lower()
     if kind not in (".gif", ".webp", ".mp4"):
         raise EngramError(f"{path} is no video that Engram can write: let its name end in .gif, .webp or .mp4.")
+    if kind == ".mp4" and not FFMpegWriter.isAvailable():
+        raise EngramError(f"{path} needs ffmpeg, which is not installed: install it, or let the name end in .gif.")
+
+
+def save_video(frames: Sequence[UInt8[np.ndarray, "H W 3"]], path: str | Path, fps: float) -> None:
+    """Writes frames of one size as .gif, .webp or, where ffmpeg is installed, .mp4."""
+    check_name(path)
+    path, kind = Path(path), Path(path).suffix.lower()
     if len({np.shape(frame) for frame in frames}) != 1:
         raise EngramError(f"{path} cannot be written: {'the frames differ in size' if len(frames) else 'there are no frames'}.")
     if kind == ".mp4":
@@ -31,8 +39,6 @@ def save_video(frames: Sequence[UInt8[np.ndarray, "H W 3"]], path: str | Path, f
 
 
 def _with_ffmpeg(frames: Sequence[np.ndarray], path: Path, fps: float) -> None:
-    if not FFMpegWriter.isAvailable():
-        raise EngramError(f"{path} needs ffmpeg, which is not installed: install it, or let the name end in .gif.")
     height, width = frames[0].shape[:2]
     # h264 wants even sizes, so an odd one is enlarged by repeating its last line
     frames = [np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge") for frame in frames]

@@ -1,0 +1,269 @@
+"""The command line: train, resume, eval, list, show."""
+
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from engram.errors import EngramError, nearest_names
+
+USAGE = """\
+[bold]engram[/]: reinforcement learning with episodic memory, many runs in one compiled program
+
+  engram train AGENT TASK   train, ten seeds at once; writes a run folder
+  engram resume DIR         go on where a training stopped
+  engram eval DIR           play the trained agents greedily
+  engram list               agents, tasks and presets
+  engram show AGENT         an agent's options, with defaults and meaning
+
+Each takes --help. For example:
+
+  engram train mbec++ cartpole-gaussian
+  engram train dqn gym:Acrobot-v1 --seeds 5 --steps 50000 --learning-rate 1e-3
+  engram eval runs/mbec++-cartpole-gaussian --video episode.gif
+"""
+
+
+@dataclass(frozen=True)
+class Train:
+    """How to train."""
+
+    seeds: int = 10
+    """how many runs, with seeds 0, 1, 2 and so on"""
+    steps: int | None = None
+    """agent steps of each run; the task's own number where not given"""
+    envs: int = 1
+    """environments of each run, in lockstep"""
+    out: str | None = None
+    """the run folder; runs/AGENT-TASK where not given"""
+    preset: str = "paper"
+    """a named set of options (engram list)"""
+    device: str | None = None
+    """cpu, gpu or tpu; the fastest there is where not given"""
+    host: bool = False
+    """step Gymnasium's own environment even where the task is also written in JAX"""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """How to go on."""
+
+    device: str | None = None
+    """cpu, gpu or tpu; the fastest there is where not given"""
+
+
+@dataclass(frozen=True)
+class Eval:
+    """How to play."""
+
+    episodes: int = 100
+    """greedy episodes of each seed"""
+    video: str | None = None
+    """a file (.gif, .webp or, with ffmpeg, .mp4) for one episode of the best seed"""
+    device: str | None = None
+    """cpu, gpu or tpu; the fastest there is where not given"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point: whatever the user can put right is one sentence and exit code 2."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        run(arguments)
+    except EngramError as error:
+        Console(stderr=True).print(f"[bold red]engram:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(130 if type(error).__name__ == "Interrupted" else 2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("\nStopped before anything was trained.", highlight=False)
+        sys.exit(130)
+    except BrokenPipeError:  # `engram list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def run(arguments: list[str]) -> None:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        Console().print(USAGE, highlight=False, end="")
+        return
+    if arguments[0] == "--version":
+        from importlib.metadata import version
+
+        Console().print(f"engram {version('engram-rl')}", highlight=False)
+        return
+    command, rest = arguments[0], arguments[1:]
+    commands: dict[str, Callable[[list[str]], None]] = {
+        "train": train,
+        "resume": resume,
+        "eval": evaluate,
+        "list": list_all,
+        "show": show,
+    }
+    if command not in commands:
+        raise EngramError(f"There is no command {command!r}.{nearest_names(command, commands)}")
+    commands[command](rest)
+
+
+def words(arguments: list[str], usage: str, count: int) -> tuple[list[str], list[str]]:
+    """The words before the options, which must be as many as `usage` names, and the options."""
+    plain = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    is_help = any(word in ("-h", "--help") for word in arguments)
+    if plain != count and not is_help:
+        raise EngramError(f"The form is `engram {usage} [options]`: name these first, then the options.")
+    return arguments[:plain], arguments[plain:]
+
+
+def parse(kind: type, arguments: list[str], default: Any, usage: str) -> Any:
+    """Options by tyro; its complaint as one sentence."""
+    import tyro
+
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(kind, args=arguments, default=default, prog=f"engram {usage}", config=(tyro.conf.OmitArgPrefixes,))
+    except SystemExit as exit:
+        if not exit.code:
+            raise
+        raise EngramError(_one_sentence(complaint.getvalue(), kind, default, usage)) from None
+
+
+def _one_sentence(complaint: str, kind: type, default: Any, usage: str) -> str:
+    lines = [line.strip(" │╭╮╰╯─-") for line in complaint.splitlines()]
+    text = " ".join(line for line in lines[1:] if line)
+    unknown = re.search(r"Unrecognized options?:\s+(--?[^\s,=]+)", text)
+    if unknown:
+        name = unknown[1].lstrip("-").replace("-", "_")
+        known = [f"--{field.replace('_', '-')}" for field in _fields(default)]
+        close = nearest_names("--" + name.replace("_", "-"), known)
+        close = close if "mean" in close else f" See `engram {usage} --help`."
+        return f"There is no option {unknown[1]}.{close}"
+    first = re.split(r"\s*(?:Argument helptext|For full helptext|Perhaps you meant)", text)[0].rstrip(" .")
+    return f"{first[:1].upper()}{first[1:]}. See `engram {usage} --help`."
+
+
+def _fields(options: Any) -> list[str]:
+    names = []
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        names += _fields(value) if dataclasses.is_dataclass(value) else [field.name]
+    return names
+
+
+@contextlib.contextmanager
+def on(device: str | None):
+    """Computes on a named kind of device."""
+    import jax
+
+    if device is None:
+        yield
+        return
+    try:
+        chosen = jax.devices(device)[0]
+    except RuntimeError:
+        there = sorted({d.platform for d in jax.devices()} | {"cpu"})
+        raise EngramError(f"There is no device {device!r} here: choose {' or '.join(there)}, or leave --device out.") from None
+    with jax.default_device(chosen):
+        yield
+
+
+def train(arguments: list[str]) -> None:
+    from engram import agents
+    from engram.tasks import find
+    from engram.screen import progress, report
+    from engram.training import train as train_runs
+
+    given, rest = words(arguments, "train AGENT TASK", 2)
+    name = given[0] if given else "mbec++"
+    kind = agents.kind_of(name)
+    preset = _value_of("--preset", rest) or "paper"
+    usage = f"train {name} {given[1] if len(given) > 1 else 'TASK'}"
+    form = dataclasses.make_dataclass("Form", [("run", Train), ("agent", kind)], frozen=True)
+    chosen = parse(form, rest, form(Train(preset=preset), agents.make(name, preset)), usage)
+    options, agent = chosen.run, chosen.agent
+    task = find(given[1], _at_least_one("steps", options.steps))
+    out = options.out or _free(Path("runs") / re.sub(r"[^\w.+-]+", "-", f"{name}-{task.name}"))
+    with on(options.device), progress(f"{name} on {task.name}, {options.seeds} seeds") as watch:
+        result = train_runs(agent, task, options.seeds, options.steps, options.envs, out, options.host, watch)
+    report(result)
+
+
+def _at_least_one(name: str, value: int | None) -> int | None:
+    from engram.options import Count, check
+
+    if value is not None:
+        check(name, value, Count)
+    return value
+
+
+def _value_of(option: str, arguments: list[str]) -> str | None:
+    """The value of an option that must be known before the others can be read."""
+    for i, word in enumerate(arguments):
+        if word == option and i + 1 < len(arguments):
+            return arguments[i + 1]
+        if word.startswith(option + "="):
+            return word.removeprefix(option + "=")
+    return None
+
+
+def _free(path: Path) -> Path:
+    """The path, or the first of path-2, path-3, ... that is not there yet."""
+    tries = (path if n == 1 else path.with_name(f"{path.name}-{n}") for n in range(1, 100_000))
+    return next(candidate for candidate in tries if not candidate.exists())
+
+
+def resume(arguments: list[str]) -> None:
+    from engram.screen import progress, report
+    from engram.training import resume as resume_runs
+
+    given, rest = words(arguments, "resume DIR", 1)
+    options = parse(Resume, rest, Resume(), "resume DIR")
+    with on(options.device), progress(f"going on with {given[0]}") as watch:
+        result = resume_runs(given[0], watch=watch)
+    report(result)
+
+
+def evaluate(arguments: list[str]) -> None:
+    from engram import screen
+    from engram.evaluation import play, record
+    from engram.options import Count, check
+    from engram.report.video import check_name, save_video
+    from engram.training import load_all, reopen
+
+    given, rest = words(arguments, "eval DIR", 1)
+    options = parse(Eval, rest, Eval(), "eval DIR")
+    check("episodes", options.episodes, Count)
+    if options.video:
+        check_name(options.video)
+    with on(options.device):
+        policies, task = load_all(given[0]), reopen(given[0]).task
+        returns = {}
+        with Console().status("playing"):
+            for seed, policy in policies.items():
+                returns[seed] = play(policy, task, options.episodes, seed)
+        screen.evaluation(task.name, returns)
+        if options.video:
+            best = max(returns, key=lambda seed: returns[seed].mean())
+            frames, fps = record(policies[best], task, best)
+            save_video(frames, options.video, fps)
+            Console().print(f"One episode of seed {best}: {options.video}", highlight=False, soft_wrap=True)
+
+
+def list_all(arguments: list[str]) -> None:
+    from engram import screen
+
+    words(arguments, "list", 0)
+    screen.catalogue()
+
+
+def show(arguments: list[str]) -> None:
+    from engram import screen
+    from engram.agents import AGENTS
+
+    given, _ = words(arguments, "show AGENT", 1)
+    screen.options(given[0] if given else next(iter(AGENTS)))

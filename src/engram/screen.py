@@ -1,0 +1,129 @@
+"""What the command line shows: a bar while training, tables afterwards, and lists."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from engram.agents import AGENTS, PRESETS, kind_of, name_of
+from engram.options import meanings
+from engram.report.statistics import interval, mean
+from engram.tasks import find, names
+from engram.training import Progress as Now
+from engram.training import Result
+
+
+@contextlib.contextmanager
+def progress(what: str) -> Iterator[Callable[[Now], None]]:
+    """A bar with steps, steps/s, time left and the mean score; where there is no terminal, a line every tenth of the way."""
+    screen = Console()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
+        TextColumn("{task.fields[speed]}"),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left, mean score {task.fields[score]}"),
+    )
+    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
+        line = bar.add_task(what, total=1, speed="compiling", score="–")
+        shown = -1
+
+        def watch(now: Now) -> None:
+            nonlocal shown
+            speed = f"{now.steps_per_second:,.0f} steps/s" if now.steps_per_second else "compiling"
+            score = "–" if math.isnan(now.score) else f"{now.score:.1f}"
+            bar.update(line, completed=now.step, total=now.steps, speed=speed, score=score)
+            tenth = 10 * now.step // now.steps
+            if not screen.is_terminal and tenth > shown:
+                shown = tenth
+                text = f"{what}: {now.step:,}/{now.steps:,} steps, {speed}, mean score {score}"
+                screen.print(text, highlight=False, soft_wrap=True)
+
+        yield watch
+
+
+def report(result: Result) -> None:
+    """A table of what came out, where it is, and what to try next."""
+    screen, summary, name = Console(), result.summary, name_of(result.agent)
+    table = Table(title=f"{name} on {result.task.name}: {len(result.seeds)} seeds, {result.steps:,} agent steps each")
+    for column in ("", "mean", "95% interval", "std", "IQM", "worst seed", "best seed"):
+        table.add_column(column, justify="right" if column else "left")
+    for label, row in (("final score", summary["final"]), ("over the whole run", summary["auc"])):
+        each = row["per_seed"]
+        numbers = [f"{x:.1f}" for x in (row["mean"], row["std"], row["iqm"], min(each), max(each))]
+        table.add_row(label, numbers[0], _between(*row["ci95"]), *numbers[1:])
+    screen.print(table)
+    speed = f"{summary['steps_per_second']:,.0f} agent steps/s over all seeds, after compilation."
+    screen.print(f"A score is the un-noised return, mean of the last 10 episodes. {speed}", style="dim", highlight=False)
+    rival = "mbec++" if name == "dqn" else "dqn"
+    for line in (
+        f"Learning curve: {result.folder}/curves.png",
+        f"Try next: engram eval {result.folder} --video episode.gif, or a rival: engram train {rival} {result.task.name}",
+    ):
+        screen.print(line, highlight=False, soft_wrap=True)
+
+
+def evaluation(task: str, returns: dict[int, np.ndarray]) -> None:
+    """A row for each seed's greedy episodes, and one for all."""
+    episodes = len(next(iter(returns.values())))
+    table = Table(title=f"{task}: {episodes} greedy episodes of each seed, un-noised returns")
+    for column in ("seed", "mean", "95% interval", "worst", "best"):
+        table.add_column(column, justify="right")
+    rows = {str(seed): values for seed, values in returns.items()}
+    rows["all, by their means"] = np.array([values.mean() for values in returns.values()])
+    for label, values in rows.items():
+        table.add_row(
+            label, f"{values.mean():.1f}", _between(*interval(values, mean)), f"{values.min():.1f}", f"{values.max():.1f}"
+        )
+    Console().print(table)
+
+
+def catalogue() -> None:
+    """Agents, tasks and presets, each with a line."""
+    anything = {"gym:ID": "any Gymnasium environment with discrete actions, such as gym:Acrobot-v1; 100,000 steps"}
+    sections = {
+        "Agents": {name: _headline(kind) for name, kind in AGENTS.items()},
+        "Tasks": {name: f"{find(name).about}; {find(name).steps:,} steps" for name in names()} | anything,
+        "Presets": {name: about for name, (about, _) in PRESETS.items()},
+    }
+    for title, rows in sections.items():
+        table = Table(title=title, title_justify="left", title_style="bold", show_header=False, box=None, pad_edge=False)
+        for name, about in rows.items():
+            table.add_row(f"  {name}", about)
+        Console().print(table, "")
+
+
+def options(name: str) -> None:
+    """An agent's options, with defaults and meaning, and what the presets change."""
+    kind, screen = kind_of(name), Console()
+    screen.print(f"[bold]{name}[/]: {_headline(kind)}", highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("option", "default", "meaning"):
+        table.add_column(column)
+    for field, meaning in meanings(kind).items():
+        default = getattr(kind(), field)
+        table.add_row(_flag(field), "not given" if default is None else str(default), meaning)
+    screen.print(table)
+    for preset, (_, overlays) in PRESETS.items():
+        if changes := overlays.get(name):
+            screen.print(
+                f"--preset {preset}: " + ", ".join(f"{_flag(option)} {value}" for option, value in changes.items()),
+                highlight=False,
+            )
+
+
+def _headline(kind: type) -> str:
+    return (kind.__doc__ or "").splitlines()[0]
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def _between(low: float, high: float) -> str:
+    return f"{low:.1f} to {high:.1f}"
