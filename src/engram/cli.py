@@ -267,3 +267,7 @@ def show(arguments: list[str]) -> None:
 
     given, _ = words(arguments, "show AGENT", 1)
     screen.options(given[0] if given else next(iter(AGENTS)))
+
+
+if __name__ == "__main__":
+    main()

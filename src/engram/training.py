@@ -1,6 +1,7 @@
 """Training from the first step to the last: curves, checkpoints, interruption, and going on."""
 
 import dataclasses
+import os
 import platform
 import signal
 import subprocess
@@ -28,7 +29,7 @@ from engram.policy import Policy
 from engram.records import Curves, RunFolder
 from engram.report.figures import learning_curves
 from engram.report.statistics import summary
-from engram.tasks import Task, check, find
+from engram.tasks import Task, check, find, names
 from engram.types import Agent, Spec
 
 EPISODES = 10
@@ -379,28 +380,29 @@ def _try_out(task: Task) -> None:
 
 def _config(agent: Agent, task: Task, seeds: Sequence[int], steps: int, spec: Spec, host: bool) -> dict[str, Any]:
     """All that is needed to train the same again, or to go on."""
-    device = jax.config.jax_default_device or jax.devices()[0]
-    packages = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy")
     return {
         "agent": name_of(agent),
         "options": dataclasses.asdict(agent),  # pyright: ignore[reportArgumentType]
         "task": task.name,
-        "own_task": task.name not in find_names() and not task.name.startswith("gym:"),
+        "own_task": task.name not in names() and not task.name.startswith("gym:"),
         "seeds": list(seeds),
         "steps": steps,
         "host": host,
         "spec": dataclasses.asdict(spec),
+    } | describe_machine()
+
+
+def describe_machine() -> dict[str, Any]:
+    """Versions, commit and device: what a published number must name."""
+    device = jax.config.jax_default_device or jax.devices()[0]
+    packages = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy")
+    return {
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
         "commit": _commit(),
         "device": getattr(device, "device_kind", str(device)),
+        "processors": os.cpu_count(),
         "machine": platform.platform(),
     }
-
-
-def find_names() -> list[str]:
-    from engram.tasks import names
-
-    return names()
 
 
 def _version(package: str) -> str | None:
@@ -411,7 +413,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of this source tree, with a mark where it was changed since; None where it is not one."""
+    """The commit of this source tree, with a mark where it was changed since; what ENGRAM_COMMIT says where it is not one."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -419,7 +421,7 @@ def _commit() -> str | None:
 
     try:
         if not git("ls-files", "training.py"):
-            return None
+            return os.environ.get("ENGRAM_COMMIT")
         return git("rev-parse", "HEAD") + ("-changed" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
-        return None
+        return os.environ.get("ENGRAM_COMMIT")

@@ -1,0 +1,1 @@
+"""Experiments too long for tests; each regenerates its files under results/ by one command."""

@@ -1,0 +1,202 @@
+"""All agents on the nine noisy classic-control tasks and the three clean ones (Section 4.2, Figure 4 and the appendix's figure).
+
+    python -m experiments.classic run [--families cartpole ...] [--agents dqn ...] [--seeds 10] [--out results/classic]
+    python -m experiments.classic report [--out results/classic]
+
+`run` trains the four versions of a task together in one program and leaves, for each task and agent, a CSV of curves and a JSON with
+summary and protocol; what is there already is not repeated. `report` draws the figure and writes the table from these files.
+"""
+
+import csv
+import json
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import numpy as np
+import tyro
+
+from engram import loop
+from engram.agents import make
+from engram.records import RunFolder, write_json
+from engram.report.figures import grid
+from engram.report.statistics import interval, mean, summary
+from engram.tasks import find
+from engram.training import Scores, describe_machine
+
+NOISES = ("", "-gaussian", "-bernoulli", "-transition")
+FAMILIES = ("cartpole", "mountaincar", "lunarlander")
+AGENTS = ("random", "dqn", "mbec", "mbec++")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Trains what is missing."""
+
+    families: tuple[str, ...] = FAMILIES
+    agents: tuple[str, ...] = AGENTS
+    noises: tuple[str, ...] = ("clean", "gaussian", "bernoulli", "transition")
+    seeds: int = 10
+    steps: int | None = None
+    preset: str = "paper"
+    out: Path = Path("results/classic")
+    minutes: float = 9.0
+    """stop, and save, before a run would last longer; the same command goes on"""
+    scratch: Path = Path("runs/classic")
+    """where what is unfinished waits"""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Draws the figure and writes the table."""
+
+    out: Path = Path("results/classic")
+
+
+def main() -> None:
+    command = tyro.cli(
+        Annotated[Run, tyro.conf.subcommand("run")] | Annotated[Report, tyro.conf.subcommand("report")],  # pyright: ignore
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    if isinstance(command, Report):
+        report(command.out)
+        return
+    for family in command.families:
+        for agent in command.agents:
+            train(command, family, agent)
+
+
+def train(command: Run, family: str, name: str) -> None:
+    tasks = [find(family if noise == "clean" else f"{family}-{noise}", command.steps) for noise in command.noises]
+    tasks = [task for task in tasks if not (command.out / f"{task.name}-{name}.json").exists()]
+    if not tasks:
+        return
+    agent, steps, seeds = make(name, command.preset), tasks[0].steps, range(command.seeds)
+    spec = tasks[0].spec(1, steps)
+    driver = loop.driver(agent, *loop.every_seed(tasks, seeds), spec)
+    scores = Scores(len(tasks) * len(seeds), steps, max(1, steps // 200), sorted(driver.template()[0].sums))
+    folder = RunFolder(command.scratch / f"{family}-{name}-{len(tasks)}", {})
+    seconds = 0.0
+    if folder.checkpoint.exists():
+        (tree, saved), meta = folder.restore((driver.template(), scores.tree()))
+        driver.restore(tree, meta["notes"])
+        scores.restore(saved)
+        seconds = meta["seconds"]
+    else:
+        driver.start()
+    began = time.monotonic()
+    while driver.iteration < steps:
+        scores.add(driver.advance(min(scores.interval, steps - driver.iteration)))
+        scores.mark(driver.metrics())
+        spent = time.monotonic() - began
+        if int(scores.points) % 20 == 0:
+            print(f"{family} {name}: {driver.iteration:,} steps, {spent:.0f} s, {np.nanmean(scores.now()):.1f}", flush=True)
+        if spent > 60 * command.minutes:
+            tree, notes = driver.save()
+            folder.save((tree, scores.tree()), {"notes": notes, "seconds": seconds + spent})
+            raise SystemExit(f"{family} {name} stopped at step {driver.iteration:,}; the same command goes on.")
+    driver.close()
+    seconds += time.monotonic() - began
+    for t, task in enumerate(tasks):
+        columns = slice(t * len(seeds), (t + 1) * len(seeds))
+        marks, curve = scores.steps(1), scores.curve[:, columns]
+        curves = {seed: (marks, curve[:, i]) for i, seed in enumerate(seeds)}
+        protocol = {
+            "agent": name,
+            "options": asdict(agent),  # pyright: ignore[reportArgumentType]
+            "task": task.name,
+            "steps": steps,
+            "environments": 1,
+            "seeds": list(seeds),
+            "score": "un-noised return, mean of the last 10 training episodes",
+            "runs_in_one_program": len(tasks) * len(seeds),
+            "seconds_with_compilation": seconds,
+        } | describe_machine()
+        command.out.mkdir(parents=True, exist_ok=True)
+        with open(command.out / f"{task.name}-{name}.csv", "w", newline="") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(["seed", "step", "return"])
+            rows.writerows((seed, int(m), f"{curve[p, i]:.4g}") for i, seed in enumerate(seeds) for p, m in enumerate(marks))
+        means = scores.metrics[:, columns].mean(axis=1)
+        protocol["metrics"] = {metric: [float(f"{x:.4g}") for x in means[:, i]] for i, metric in enumerate(scores.names)}
+        write_json(command.out / f"{task.name}-{name}.json", summary(curves) | protocol)
+    print(f"{family} {name}: done in {seconds:.0f} s", flush=True)
+
+
+def load(out: Path) -> dict[str, dict[str, tuple[dict, dict]]]:
+    """Task, then agent, to summary and curves."""
+    found: dict[str, dict[str, tuple[dict, dict]]] = {}
+    for family in FAMILIES:
+        for noise in NOISES:
+            for agent in AGENTS:
+                file = out / f"{family}{noise}-{agent}.json"
+                if not file.exists():
+                    continue
+                table = np.genfromtxt(file.with_suffix(".csv"), delimiter=",", skip_header=1)
+                curves = {int(s): (table[table[:, 0] == s, 1], table[table[:, 0] == s, 2]) for s in np.unique(table[:, 0])}
+                found.setdefault(family + noise, {})[agent] = (json.loads(file.read_text()), curves)
+    return found
+
+
+def report(out: Path) -> None:
+    found = load(out)
+    noisy = {
+        f"{f}{n}": {a: c for a, (_, c) in found[f"{f}{n}"].items()} for n in NOISES[1:] for f in FAMILIES if f"{f}{n}" in found
+    }
+    clean = {f: {a: c for a, (_, c) in found[f].items()} for f in FAMILIES if f in found}
+    grid(noisy, out / "noisy.png")
+    grid(clean, out / "clean.png")
+    (out / "README.md").write_text(table(found))
+    print(table(found))
+
+
+def table(found: dict) -> str:
+    """Final score and area under the curve of every agent, and MBEC++ against DQN seed by seed."""
+    some = next(iter(next(iter(found.values())).values()))[0]
+    lines = [
+        "# Classic control, clean and noisy",
+        "",
+        "Written by `python -m experiments.classic report` from the files beside it; never by hand.",
+        "",
+        f"Mean and 95% bootstrap interval over {len(some['seeds'])} seeds. *Final*: un-noised return, mean of the last 10 training",
+        "episodes. *Area*: the mean of that score over the whole run. One environment a run, no frame skipping (agent steps are",
+        "environment steps). The last column is MBEC++ less DQN in area, paired by seed, with its interval.",
+        "",
+        "| task | steps | | " + " | ".join(AGENTS) + " | mbec++ − dqn |",
+        "|---|---|---|" + "---|" * (len(AGENTS) + 1),
+    ]
+    for task, agents in found.items():
+        for key, label in (("final", "final"), ("auc", "area")):
+            cells = [_cell(agents[a][0][key]) if a in agents else "–" for a in AGENTS]
+            difference = "–"
+            if {"dqn", "mbec++"} <= agents.keys():
+                gaps = np.array(agents["mbec++"][0][key]["per_seed"]) - np.array(agents["dqn"][0][key]["per_seed"])
+                low, high = interval(gaps, mean)
+                sign = "**" if low > 0 or high < 0 else ""
+                difference = f"{sign}{gaps.mean():+.1f}{sign} [{low:+.1f}, {high:+.1f}]"
+            steps = f"{next(iter(agents.values()))[0]['steps']:,}"
+            lines.append(
+                f"| {task if key == 'final' else ''} | {steps if key == 'final' else ''} | {label} | "
+                + " | ".join([*cells, difference])
+                + " |"
+            )
+    machines = sorted(
+        {
+            f"{s['device']}, JAX {s['versions']['jax']}, commit {str(s['commit'])[:9]}"
+            for a in found.values()
+            for s, _ in a.values()
+        }
+    )
+    lines += ["", "Trained on: " + "; ".join(machines) + ".", "", "![noisy](noisy.png)", "", "![clean](clean.png)", ""]
+    return "\n".join(lines)
+
+
+def _cell(row: dict) -> str:
+    low, high = row["ci95"]
+    return f"{row['mean']:.1f} [{low:.1f}, {high:.1f}]"
+
+
+if __name__ == "__main__":
+    main()
