@@ -131,6 +131,24 @@ def _add(sums: Metrics, metrics: Metrics) -> Metrics:
     return sums | {name: sums.get(name, 0.0) + value for name, value in metrics.items()}
 
 
+class Packing:
+    """A carry as a tuple of plain arrays and back: to flatten modules and keys in Python at every call costs more than an update."""
+
+    def __init__(self, structure: Carry):
+        self.leaves, self.tree = jax.tree.flatten(structure)
+
+    def pack(self, carry: Carry) -> tuple[Array, ...]:
+        return tuple(jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(carry))
+
+    def unpack(self, arrays: tuple[Array, ...]) -> Carry:
+        pairs = zip(self.leaves, arrays, strict=True)
+        return jax.tree.unflatten(self.tree, [jax.random.wrap_key_data(x) if _is_key(leaf) else x for leaf, x in pairs])
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 class World(NamedTuple):
     """Environments written in JAX; leaves have leading axes R and E."""
 
@@ -231,8 +249,9 @@ class Host:
     def __init__(self, agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec):
         self.spec, self.seeds, self.tasks = spec, list(seeds), list(tasks)
         self.program = Program(agent, spec)
-        self._act = jax.jit(self.program.act, donate_argnums=0)
-        self._learn = jax.jit(self.program.learn, donate_argnums=0)
+        self.packing = Packing(self._shape())
+        self._act = jax.jit(self._packed_act, donate_argnums=0)
+        self._learn = jax.jit(self._packed_learn, donate_argnums=0)
         self.envs: list[list[gym.Env]] = []
         self.places = [(r, e) for r in range(len(self.seeds)) for e in range(spec.envs)]
         shape = (len(self.seeds), spec.envs)
@@ -240,6 +259,24 @@ class Host:
         self.taken: dict[tuple[int, int], list[int]] = {place: [] for place in self.places}
         self.timestep = TimeStep(*(np.array(x) for x in jax.device_get(self.program.blank(len(self.seeds)))))
         self.iteration, self.fault = 0, None
+
+    def _shape(self) -> Carry:
+        return jax.eval_shape(self.program.init, jnp.array(self.seeds, jnp.uint32))
+
+    def _packed_act(self, arrays: tuple[Array, ...], timestep: TimeStep):
+        carry, action = self.program.act(self.packing.unpack(arrays), timestep)
+        return self.packing.pack(carry), action
+
+    def _packed_learn(self, arrays: tuple[Array, ...]):
+        return self.packing.pack(self.program.learn(self.packing.unpack(arrays)))
+
+    @property
+    def carry(self) -> Carry:
+        return self.packing.unpack(self.arrays)
+
+    @carry.setter
+    def carry(self, carry: Carry) -> None:
+        self.arrays = self.packing.pack(carry)
 
     def start(self) -> None:
         self.carry = jax.jit(self.program.init)(jnp.array(self.seeds, jnp.uint32))
@@ -275,9 +312,9 @@ class Host:
     def advance(self, iterations: int, stop: Callable[[], bool] = lambda: False) -> Float[np.ndarray, "T R E"]:
         returns = np.full((iterations, len(self.seeds), self.spec.envs), np.nan, np.float32)
         for i in range(iterations):
-            carry, actions = self._act(self.carry, self.timestep)
+            arrays, actions = self._act(self.arrays, self.timestep)
             chosen = np.asarray(actions)
-            self.carry = self._learn(carry)  # dispatched, not waited for: the environments step meanwhile
+            self.arrays = self._learn(arrays)  # dispatched, not waited for: the environments step meanwhile
             self._step(chosen, returns[i])
             self.iteration += 1
             if self.fault or stop():
@@ -328,7 +365,7 @@ class Host:
         return means
 
     def template(self) -> PyTree:
-        return jax.eval_shape(self.program.init, jnp.array(self.seeds, jnp.uint32)), self.timestep, self.score, self.episode
+        return self._shape(), self.timestep, self.score, self.episode
 
     def save(self) -> tuple[PyTree, dict[str, Any]]:
         return (self.carry, self.timestep, self.score, self.episode), {"taken": list(self.taken.values())}

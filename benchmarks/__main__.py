@@ -1,0 +1,147 @@
+"""`python -m benchmarks`: measures, prints, and writes what was measured. See README.md."""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import comparison
+from benchmarks.tables import Table
+
+README = Path(__file__).parent / "README.md"
+BEGIN, END = "<!-- results: written by `python -m benchmarks table` -->", "<!-- end of results -->"
+SECTIONS = ("cpu", "others", "scaling", "search", "gpu")
+PACKAGES = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy")
+
+
+def measure(section: str, options: argparse.Namespace, say) -> dict:
+    match section:
+        case "cpu" | "others":
+            python = comparison.find_others(options.others_python, say)
+            contenders = comparison.DQNS + (comparison.OURS if section == "cpu" else [])
+            return comparison.measure(contenders, python, options.quick, say)
+        case "search":
+            from benchmarks import search
+
+            return search.measure(options.quick, say)
+        case _:
+            from benchmarks import scaling
+
+            return {"scaling": scaling.scaling, "gpu": scaling.gpu}[section](options.quick, say)
+
+
+def tables(section: str, result: dict) -> list[Table]:
+    from benchmarks import scaling, search
+
+    of = {"scaling": scaling.scaling_tables, "gpu": scaling.gpu_tables, "search": search.tables}
+    return of.get(section, comparison.tables)(result)
+
+
+def describe(options: argparse.Namespace) -> dict:
+    """The machine, the software and the day."""
+    import jax
+
+    git = ["git", "-C", str(README.parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = "unknown"
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "machine": {
+            "cpu": _cpu(),
+            "cores": cores,
+            "device": jax.devices()[0].device_kind,
+            "system": platform.platform(),
+            "load": os.getloadavg(),
+        },
+        "versions": {"python": platform.python_version()} | {package: _version(package) for package in PACKAGES},
+        "commit": options.commit or commit,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "quick": options.quick,
+    }
+
+
+def headline(report: dict) -> str:
+    machine, versions = report["machine"], report["versions"]
+    place = f"{machine['cores']} cores of {machine['cpu']}" + (f", {machine['device']}" if machine["device"] != "cpu" else "")
+    words = f"{place}; Python {versions['python']}, JAX {versions['jax']}; commit {report['commit']}, {report['date'][:10]}"
+    return words + ("; **only a quick trial**" if report["quick"] else "")
+
+
+def write_readme(reports: list[dict]) -> None:
+    parts = []
+    for report in reports:
+        parts.append(f"### {headline(report)}")
+        parts += [t.markdown() for name, result in report["sections"].items() for t in tables(name, result)]
+    before, rest = README.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    README.write_text(before + "\n\n".join([BEGIN, *parts, END]) + after)
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "source"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed of Engram, and of others beside it.")
+    parser.add_argument(
+        "what", nargs="*", help=f"of {', '.join(SECTIONS)} (default: all; gpu where there is one); or: table FILES"
+    )
+    parser.add_argument("--quick", action="store_true", help="small and noisy, to see whether it works")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write all that was measured as JSON")
+    parser.add_argument("--others-python", metavar="PATH", help="a Python that has SB3 and SBX (default: makes .venv-bench)")
+    parser.add_argument("--commit", help="what was measured, where git cannot tell")
+    options = parser.parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 128)
+
+    if options.what[:1] == ["table"]:
+        files = [Path(name) for name in options.what[1:]] or sorted(Path("results").glob("bench-*.json"))
+        reports = [json.loads(file.read_text()) for file in files]
+        write_readme(reports)
+        for report in reports:
+            show(report, console)
+        return
+
+    if wrong := set(options.what) - set(SECTIONS):
+        parser.error(f"there is no benchmark {', '.join(sorted(wrong))}; there are {', '.join(SECTIONS)}, and table")
+    report = describe(options)
+    sections = options.what or ["cpu", "scaling", "search"] + (["gpu"] if report["machine"]["device"] != "cpu" else [])
+    report["sections"] = {}
+    for section in sections:
+        with console.status(section) as status:
+            report["sections"][section] = measure(section, options, lambda words, s=section: status.update(f"{s}: {words}"))
+        report["machine"]["load after"] = os.getloadavg()
+        if options.out:  # after every section: a later one may fail
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(report, indent=1) + "\n")
+        for table in tables(section, report["sections"][section]):
+            table.show(console)
+    console.print(headline(report), style="dim")
+
+
+def show(report: dict, console: Console) -> None:
+    console.print(headline(report), style="bold")
+    for name, result in report["sections"].items():
+        for table in tables(name, result):
+            table.show(console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Engram's side: a trainer that is compiled, warm and ready to be timed."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.contenders import Contender, Timing
+from engram import agents, loop
+from engram.memory import Memory
+from engram.tasks import registry
+
+
+def timed(run: Callable[[], Any]) -> Timing:
+    wall, cpu = time.perf_counter(), time.process_time()
+    run()
+    return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+
+
+class Trainer:
+    """A driver after its compilation; every call trains on, and says how long it took."""
+
+    def __init__(self, contender: Contender):
+        self.contender = contender
+        task = registry.find(contender.task)
+        agent = agents.make(contender.agent, **contender.options)
+        runs = loop.every_seed([task], range(contender.runs))
+        self.driver: Any = loop.driver(agent, *runs, task.spec(iterations=contender.replay), host=contender.host)
+        self.driver.start()
+        if contender.memory == "full":
+            self.driver.carry = fill(self.driver.carry)
+        self.driver.advance(contender.iterations)
+        if contender.memory == "filling":
+            self.driver.start()
+
+    def __call__(self) -> Timing:
+        if self.contender.memory == "anew":
+            self.driver.start()
+            jax.block_until_ready(self.driver.carry)
+        return timed(lambda: self.driver.advance(self.contender.iterations))
+
+    def bytes_per_run(self) -> dict[str, int]:
+        """Of everything, and of the episodic memory alone."""
+        memories = jax.tree.leaves(self.driver.carry, is_leaf=_is_memory)
+        sizes = {"state": self.driver.save()[0], "memory": [x for x in memories if _is_memory(x)]}
+        return {name: sum(x.nbytes for x in jax.tree.leaves(tree)) // self.contender.runs for name, tree in sizes.items()}
+
+
+def fill(carry: Any) -> Any:
+    """The same, with every memory full of random keys and values."""
+
+    def full(memory):
+        keys = jax.random.uniform(jax.random.key(0), memory.keys.shape, minval=-1)
+        values = jax.random.uniform(jax.random.key(1), memory.values.shape, maxval=100)
+        written = jnp.full_like(memory.written, memory.keys.shape[-2])
+        return memory._replace(keys=keys, values=values, written=written)
+
+    return jax.tree.map(lambda x: full(x) if _is_memory(x) else x, carry, is_leaf=_is_memory)
+
+
+def _is_memory(x: Any) -> bool:
+    return isinstance(x, Memory)

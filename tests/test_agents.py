@@ -1,0 +1,298 @@
+"""Agents compute what their equations say, learn the values of tasks that are known, and every option of theirs does something."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from probes import CHOSEN_REWARD, ONE_STATE, PROBES, SEEN_REWARD, TWO_ARMS, TWO_STATES, probe_spec
+
+from engram import loop, models
+from engram import replay as rp
+from engram.agents import DQN, MBEC, MBECpp, Random, make
+from engram.agents.mbec import follow, foresee
+from engram.agents.shared import Learning, due, ends, epsilon, every, explore
+from engram.episodic import Experience
+from engram.errors import EngramError
+from engram.tasks import CartPole, Task, find
+from engram.types import Spec, TimeStep
+
+SPEC = Spec((2,), 2, limit=10, iterations=20)
+TINY = {"gamma": 0.5, "batch": 2, "neighbours": 1, "slots": 4, "chunk": 2, "trajectory": 2, "hidden": 2, "reward_hidden": 4}
+
+
+# By hand
+
+
+def constant(mlp, outputs):
+    """A network that gives `outputs` whatever it sees."""
+    blank = jax.tree.map(jnp.zeros_like, mlp)
+    last = replace(blank.layers[-1], bias=jnp.array(outputs, jnp.float32))
+    return replace(blank, layers=(*blank.layers[:-1], last))
+
+
+def by_hand(agent, beta=0.5, reward=None):
+    """A state of MBEC++ in which r is 1/2 (or as given), every read is 10, Q_theta is (2, 4), and its target copy (1, 3)."""
+    state = agent.init(jax.random.key(0), SPEC)
+    logit = float(np.log(beta / (1 - beta)))
+    mind = state.life.mind
+    memory = mind.memory._replace(values=jnp.full(4, 10.0), written=jnp.int32(1))
+    network = constant(mind.reward.network, [0.5]) if reward is None else reward
+    mind = mind._replace(memory=memory, reward=replace(mind.reward, network=network))
+
+    def semantic(q):
+        networks = state.semantic
+        return networks._replace(q=constant(networks.q, q), consolidation=constant(networks.consolidation, [logit]))
+
+    return state._replace(life=state.life._replace(mind=mind), semantic=semantic([2.0, 4.0]), target=semantic([1.0, 3.0]))
+
+
+def experience(rewards, end):
+    count = len(rewards)
+    states, tau = jnp.ones((count, 2)), models.start(count, 2)
+    transition = rp.Transition(states, jnp.zeros(count, jnp.int32), jnp.array(rewards), 2 * states, jnp.array(end))
+    return Experience(transition, tau, tau)
+
+
+@pytest.mark.parametrize("fixed", [None, 0.5])
+def test_the_td_target_of_mbecpp_is_that_of_equation_8(fixed):
+    agent = MBECpp(**TINY, fixed_beta=fixed)
+    state = by_hand(agent, beta=0.5 if fixed is None else 0.9)
+    batch = agent.evaluate(state, SPEC, experience([1.0, 1.0], [0.0, 1.0]), jnp.array(False))
+    # Q_MBEC is 1/2 + 10/2 of every action; the next state is worth 5.5/2 + 3 by the target copy, and nothing follows an end
+    np.testing.assert_allclose(batch.q_episodic, [5.5, 5.5], rtol=1e-6)
+    np.testing.assert_allclose(batch.target, [1 + 0.5 * 5.75, 1.0], rtol=1e-6)
+    # of the first action Q is 5.5/2 + 2 = 4.75: errors 3.875 - 4.75 and 1 - 4.75
+    assert agent.loss(state.semantic, batch) == pytest.approx((0.875**2 + 3.75**2) / 2, rel=1e-6)
+
+
+def test_the_weight_of_memory_in_the_target_is_that_of_the_target_copy():
+    agent = MBECpp(**TINY)
+    state = by_hand(agent, beta=0.75)
+    state = state._replace(semantic=by_hand(agent, beta=0.25).semantic)
+    batch = agent.evaluate(state, SPEC, experience([0.0, 0.0], [0.0, 0.0]), jnp.array(False))
+    np.testing.assert_allclose(batch.target, 0.5 * (0.75 * 5.5 + 3), rtol=1e-5)
+    assert agent.loss(state.semantic, batch) == pytest.approx((float(batch.target[0]) - 0.25 * 5.5 - 2) ** 2, rel=1e-5)
+
+
+def test_the_observed_reward_may_stand_for_the_predicted_one():
+    agent = MBECpp(**TINY, observed_reward=True)
+    batch = agent.evaluate(by_hand(agent), SPEC, experience([1.0, 7.0], [0.0, 0.0]), jnp.array(False))
+    np.testing.assert_allclose(batch.q_episodic, [6.0, 12.0], rtol=1e-6)
+    np.testing.assert_allclose(batch.target, [1 + 0.5 * 5.75, 7 + 0.5 * 5.75], rtol=1e-6)  # of other actions none was observed
+
+
+@pytest.mark.parametrize(("beta", "episodic", "semantic", "chosen"), [(0.5, 1.0, 0.0, 0), (0.1, 0.0, 1.0, 1)])
+def test_contributions_tell_which_part_agrees_with_the_whole(beta, episodic, semantic, chosen):
+    agent = MBECpp(**TINY, fixed_beta=beta, epsilon_start=0.0, epsilon_end=0.0, p_refine=0.0)
+    state = by_hand(agent)
+    # a reward of 10 for the first action and 0 for the second, and an empty memory: Q_MBEC is (10, 0)
+    first, last = state.life.mind.reward.network.layers
+    hidden = replace(first, weight=jnp.zeros_like(first.weight).at[0, 2].set(1.0))
+    network = replace(
+        constant(state.life.mind.reward.network, [0.0]), layers=(hidden, replace(last, weight=jnp.array([[10.0, 0, 0, 0]])))
+    )
+    state = by_hand(agent, reward=network)
+    mind = state.life.mind
+    state = state._replace(life=state.life._replace(mind=mind._replace(memory=mind.memory._replace(written=jnp.int32(0)))))
+    blank = TimeStep(jnp.ones((1, 2)), jnp.zeros(1), jnp.zeros(1, bool), jnp.zeros(1, bool), jnp.ones((1, 2)))
+    # Q_theta is (2, 4): together (7, 4) with beta = 1/2, and (3, 4) with beta = 1/10
+    _, action, metrics = agent.act(state, SPEC, blank, jnp.int32(0), jax.random.key(0))
+    assert (float(metrics["episodic"]), float(metrics["semantic"])) == (episodic, semantic)
+    assert action.tolist() == [chosen]
+    assert metrics["value"] == pytest.approx(max(2 + 10 * beta, 4.0))
+
+
+def test_no_gradient_of_the_td_loss_reaches_memory_trajectory_or_reward():
+    """However fast the semantic part learns, the rest of the mind becomes the same."""
+
+    def learnt(rate):
+        agent = MBECpp(**TINY, learning_rate=rate, learn_start=1, trajectory_loss="none")
+        state = agent.init(jax.random.key(3), SPEC)
+        replay = jax.tree.map(lambda x, y: x.at[:2].set(y[:, None]), state.life.replay, experience([1.0, 5.0], [0.0, 1.0]))
+        state = state._replace(life=state.life._replace(replay=replay))
+        after, _ = jax.jit(lambda state: agent.learn(state, SPEC, jnp.int32(2), jax.random.key(1)))(state)
+        return state, after
+
+    (before, slow), (_, fast) = learnt(1e-4), learnt(0.3)
+    for a, b in zip(jax.tree.leaves(slow.life.mind), jax.tree.leaves(fast.life.mind), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for a, b in zip(jax.tree.leaves(slow.life.mind.trajectory), jax.tree.leaves(before.life.mind.trajectory), strict=True):
+        np.testing.assert_array_equal(a, b)
+    for part in ("q", "consolidation"):
+        a, b = (jax.tree.leaves(getattr(state.semantic, part)) for state in (slow, fast))
+        assert any(np.any(x != y) for x, y in zip(a, b, strict=True))
+    assert any(
+        np.any(x != y) for x, y in zip(*map(jax.tree.leaves, (slow.life.mind.reward, before.life.mind.reward)), strict=True)
+    )
+
+
+def test_dqn_has_the_td_error_of_its_batch():
+    agent = DQN(hidden=2)
+    q = constant(agent.init(jax.random.key(0), SPEC).q, [2.0, 4.0])
+    batch = rp.Transition(jnp.ones((2, 2)), jnp.array([0, 1]), jnp.zeros(2), jnp.ones((2, 2)), jnp.zeros(2))
+    assert agent.loss(q, batch, jnp.array([5.0, 5.0])) == pytest.approx((3**2 + 1) / 2)
+
+
+def test_where_a_limit_ends_is_the_tasks_word_unless_the_agent_says_otherwise():
+    flags = TimeStep(None, None, jnp.array([True, False, False]), jnp.array([False, True, False]), None)
+    task = {ended: replace(SPEC, limit_ends=ended) for ended in (False, True)}
+    for options, spec, expected in (
+        (Learning(), task[False], [True, False, False]),
+        (Learning(), task[True], [True, True, False]),
+        (Learning(time_limit_ends=True), task[False], [True, True, False]),
+        (Learning(time_limit_ends=False), task[True], [True, False, False]),
+    ):
+        assert ends(options, spec, flags).tolist() == expected
+
+
+def test_exploration_falls_from_start_to_end_by_agent_steps():
+    options = Learning(epsilon_start=0.9, epsilon_end=0.1, epsilon_decay=10.0)
+    assert epsilon(options, SPEC, jnp.int32(0)) == pytest.approx(0.9)
+    assert epsilon(options, SPEC, jnp.int32(10)) == pytest.approx(0.1 + 0.8 / np.e)
+    assert epsilon(options, replace(SPEC, envs=2), jnp.int32(5)) == pytest.approx(0.1 + 0.8 / np.e)
+
+
+def test_with_probability_epsilon_any_action_is_taken():
+    lots = jax.random.uniform(jax.random.key(0), (2, 30_000))
+    q = jnp.tile(jnp.array([0.0, 1.0, 0.0]), (30_000, 1))
+    shares = np.bincount(explore(q, jnp.float32(0.3), lots)) / 30_000
+    np.testing.assert_allclose(shares, [0.1, 0.8, 0.1], atol=0.01)
+    assert explore(q[:1], jnp.float32(1.0), jnp.array([[0.0], [1.0]])).tolist() == [2]
+
+
+def test_learning_begins_and_recurs_when_it_is_due():
+    options = Learning(learn_start=6, learn_every=4)
+    assert [step for step in range(20) if due(options, SPEC, jnp.int32(step))] == [8, 12, 16]
+    assert [step for step in range(20) if due(options, replace(SPEC, envs=2), jnp.int32(step))] == [4, 8, 12, 16]
+    assert [float(every(3, jnp.int32(step), 1.0, 0.0)) for step in range(4)] == [1.0, 0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["mbec", "mbec++"])
+def test_more_neighbours_than_slots_is_refused(name):
+    for option in ("neighbours", "write_neighbours"):
+        with pytest.raises(EngramError, match=rf"^{option} \(9\) must not exceed slots \(5\)"):
+            make(name, **({"neighbours": 2, "slots": 5} | {option: 9}))
+
+
+# Tasks whose values are known: gamma is 1/2
+
+STEPS = 600
+LEARNS = {"gamma": 0.5, "learning_rate": 5e-3, "epsilon_end": 1.0, "batch": 16, "learn_start": 16}
+EPISODIC = {"neighbours": 5, "slots": 200, "chunk": 1, "trajectory": 8, "reward_rate": 5e-3, "p_read": 1.0}
+LEARNERS = {
+    "dqn": DQN(hidden=24, target_every=10, **LEARNS),
+    "mbec": MBEC(**LEARNS, **EPISODIC),
+    "mbec++": MBECpp(hidden=24, target_every=10, **LEARNS, **EPISODIC),
+}
+
+
+@pytest.fixture(scope="module", params=LEARNERS)
+def learner(request):
+    """An agent with its states after training on all probes, in one program."""
+    agent = LEARNERS[request.param]
+    driver = loop.Scan(agent, PROBES, [0] * len(PROBES), probe_spec(STEPS))
+    driver.start()
+    driver.advance(STEPS)
+    return agent, driver.carry.agent
+
+
+def values(learner, probe, seen, actions=()):
+    """Q of both actions at the last of the observations `seen`, after `actions` at those before."""
+    agent, states = learner
+    state, spec = jax.tree.map(lambda x: x[probe], states), probe_spec(STEPS)
+    if isinstance(agent, DQN):
+        return np.asarray(state.q(jnp.array(seen[-1])))
+    mind = (state.life if isinstance(agent, MBECpp) else state).mind
+    for step, observation in enumerate(seen):
+        plan, q, tau = foresee(agent, mind, spec, jnp.array([observation]), jnp.array([step == 0]))
+        if step < len(actions):
+            mind = follow(mind, plan, jnp.array([actions[step]]))
+    if isinstance(agent, MBECpp):
+        q = agent.beta(state.semantic, tau.h)[:, None] * q + jax.vmap(state.semantic.q)(jnp.array(seen[-1:]))
+    return np.asarray(q[0])
+
+
+def test_one_state_of_reward_1_is_worth_1(learner):
+    np.testing.assert_allclose(values(learner, ONE_STATE, [[0.0, 0.0]]), 1.0, atol=0.1)
+
+
+def test_a_reward_one_step_ahead_is_worth_gamma_and_then_1(learner):
+    np.testing.assert_allclose(values(learner, TWO_STATES, [[0.0, 0.0]]), 0.5, atol=0.1)
+    for action in (0, 1):
+        np.testing.assert_allclose(values(learner, TWO_STATES, [[0.0, 0.0], [1.0, 0.0]], [action]), 1.0, atol=0.1)
+
+
+def test_a_reward_that_is_seen_is_foreseen(learner):
+    for mark in (-1.0, 1.0):
+        np.testing.assert_allclose(values(learner, SEEN_REWARD, [[0.0, mark]]), mark, atol=0.15)
+
+
+def test_a_reward_that_is_chosen_is_told_apart_by_the_action(learner):
+    np.testing.assert_allclose(values(learner, CHOSEN_REWARD, [[0.0, 0.0]]), [-1.0, 1.0], atol=0.15)
+
+
+def test_the_better_arm_is_known_though_it_pays_later(learner):
+    q = values(learner, TWO_ARMS, [[0.0, 0.0]])
+    np.testing.assert_allclose(q, [0.0, 0.25], atol=0.1)
+    assert q[1] > q[0] + 0.1
+
+
+def test_greedy_play_takes_what_was_learnt(learner):
+    agent, states = learner
+    play = jax.jit(
+        jax.vmap(lambda state, key: agent.play(state, probe_spec(STEPS), jnp.zeros((6, 2)), jnp.ones(6, bool), key)[1])
+    )
+    chosen = np.asarray(play(states, jax.random.split(jax.random.key(1), len(PROBES))))
+    assert (chosen[CHOSEN_REWARD] == 1).all()
+    assert (chosen[TWO_ARMS] == 1).all()
+
+
+def test_a_random_agent_learns_nothing():
+    _, actions = Random().play((), SPEC, jnp.zeros((1000, 2)), jnp.ones(1000, bool), jax.random.key(0))
+    assert 400 < int(actions.sum()) < 600
+
+
+# Every option does something
+
+SHORT = Task("short", "", find("cartpole").make, dynamics=CartPole(limit=10))  # so that many episodes are cut
+SMALL = {"batch": 4, "hidden": 8, "neighbours": 2, "slots": 16, "chunk": 2, "trajectory": 4, "reward_hidden": 8, "cues": 2}
+
+
+def trained(**options):
+    spec = Spec((4,), 2, low=(-2.0,) * 4, high=(3.0,) * 4, limit=10, iterations=300)
+    driver = loop.Scan(MBECpp(**(SMALL | options)), [SHORT], [0], spec)
+    driver.start()
+    driver.advance(300)
+    return {name: float(value[0]) for name, value in driver.metrics().items()}
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return trained()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"write_neighbours": 4, "squared_distance": True},
+        {"p_read": 0.0},
+        {"p_refine": 0.0},
+        {"forget": "unused"},
+        {"discount_memory": False},
+        {"trajectory_loss": "prediction"},
+        {"trajectory_loss": "none", "key_dim": 2},
+        {"reward_sees_trajectory": True, "scale_inputs": True},
+        {"time_limit_ends": True},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_every_switch_changes_what_is_learnt(plain, options):
+    changed = trained(**options)
+    assert set(changed) == set(plain)
+    assert all(np.isfinite(value) for value in changed.values())
+    assert abs(changed["value"] - plain["value"]) > 1e-4
+    assert changed["td_loss"] != plain["td_loss"]
+    if options.get("trajectory_loss") == "none":
+        assert changed["trajectory_loss"] == 0 < plain["trajectory_loss"]

@@ -1,0 +1,93 @@
+"""The replay buffer holds the newest rows, gives back only what was stored, and is never copied."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engram.replay import Transition, empty, sample, store
+
+STORE, SAMPLE = jax.jit(store), jax.jit(sample)
+
+
+def row(number, envs=1):
+    """A row in which every number tells the iteration and the environment."""
+    mark = 100.0 * number + jnp.arange(envs)
+    return Transition(mark[:, None] * jnp.ones(3), jnp.arange(envs), mark, mark[:, None] + jnp.ones(3), mark % 2)
+
+
+def filled(rows, capacity, envs=1):
+    replay = empty(row(0, envs), capacity, 1000)
+    replay = jax.tree.map(lambda x: x - 1, replay)  # so that what was never written shows
+    for number in range(rows):
+        replay = STORE(replay, row(number, envs), jnp.int32(number))
+    return replay
+
+
+@settings(max_examples=30)
+@given(rows=st.integers(0, 12))
+def test_the_ring_holds_the_newest_rows(rows):
+    listed = [-1.0] * 5
+    for number in range(rows):
+        listed[number % 5] = 100.0 * number
+    replay = filled(rows, 5)
+    assert replay.reward[:, 0].tolist() == listed
+    assert sorted(x for x in listed if x >= 0) == [100.0 * number for number in range(max(0, rows - 5), rows)]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "iterations", "envs", "rows"), [(10, 1000, 1, 10), (10, 4, 1, 4), (10, 1000, 3, 3), (2, 9, 3, 1)]
+)
+def test_a_buffer_is_no_longer_than_its_capacity_or_its_run(capacity, iterations, envs, rows):
+    assert empty(row(0, envs), capacity, iterations).reward.shape == (rows, envs)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 5, 11])
+def test_every_stored_transition_is_drawn_equally_often_and_no_other(rows):
+    replay = filled(rows, 10, envs=2)
+    lots = jax.random.uniform(jax.random.key(0), (20_000,))
+    drawn, counts = np.unique(SAMPLE(replay, jnp.int32(rows), lots).reward, return_counts=True)
+    expected = [100.0 * number + env for number in range(max(0, rows - 5), rows) for env in range(2)]
+    assert drawn.tolist() == expected
+    even = len(lots) / len(expected)
+    assert (np.abs(counts - even) < 5 * np.sqrt(even)).all()
+
+
+def test_the_smallest_and_the_largest_lots_stay_within_the_stored_rows():
+    replay = filled(3, 10, envs=2)
+    lots = jnp.array([0.0, np.nextafter(np.float32(1), np.float32(0)), 1.0])
+    assert SAMPLE(replay, jnp.int32(3), lots).reward.tolist() == [0.0, 201.0, 201.0]
+
+
+def test_a_drawn_transition_is_of_one_piece():
+    replay = filled(7, 20, envs=2)
+    batch = SAMPLE(replay, jnp.int32(7), jax.random.uniform(jax.random.key(1), (50,)))
+    np.testing.assert_array_equal(batch.state[:, 0], batch.reward)
+    np.testing.assert_array_equal(batch.next_state, batch.state + 1)
+    np.testing.assert_array_equal(batch.action, batch.reward % 100)
+
+
+def test_storing_copies_nothing_alone_in_a_loop_or_over_runs():
+    replay = jax.eval_shape(lambda: empty(row(0), 10**6, 10**6))
+    one = jax.eval_shape(lambda: row(0))
+    runs = jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), (replay, one))
+    number = jax.ShapeDtypeStruct((), jnp.int32)
+
+    def looped(replay, row, start):
+        def body(i, replay):
+            batch = sample(replay, i + 1, jnp.linspace(0.0, 0.9, 8))
+            return store(replay, row._replace(reward=row.reward + jnp.mean(batch.reward)), i)
+
+        return jax.lax.fori_loop(start, start + 9, body, replay)
+
+    for function, arguments in (
+        (store, (replay, one, number)),
+        (looped, (replay, one, number)),
+        (jax.vmap(looped, in_axes=(0, 0, None)), (*runs, number)),
+    ):
+        analysis = jax.jit(function, donate_argnums=0).lower(*arguments).compile().memory_analysis()
+        size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arguments[0]))
+        assert analysis.alias_size_in_bytes >= size
+        assert analysis.temp_size_in_bytes < 100_000
