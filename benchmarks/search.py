@@ -13,7 +13,7 @@ from engram.nearest import nearest
 
 PROTOCOL = (
     "Both compile and warm up untimed, then they take turns, each of as many calls as last about 50 ms. Medians over the "
-    "turns. Keys have 16 numbers, the memory is full. Q is 98 for MBEC++ on Cart Pole, and 608 for 18 actions and a batch of 32."
+    "turns. Keys have 16 numbers, the memory is full. Q is 98 for MBEC++ on Cart Pole, 608 for 18 actions and a batch of 32."
 )
 CASES = [(1, 98, 3_000, 15), (10, 98, 3_000, 15), (256, 98, 3_000, 15), (1, 608, 50_000, 7)]
 

@@ -27,8 +27,8 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """One state of reward 1; two states, the second of reward 1; a reward of +1 or -1 that is seen before; one that is chosen; and
-    two arms, of which the second brings 1, but three steps later. All see their time and a mark."""
+    """One state of reward 1; two states, the second of reward 1; a reward of +1 or -1 that is seen before; one that is chosen;
+    and two arms, of which the second brings 1, but three steps later. All see their time and a mark."""
 
     def reset(self, params, key):
         mark = jnp.where(params.kind == SEEN_REWARD, jnp.where(jax.random.bernoulli(key), 1.0, -1.0), 0.0)

@@ -176,6 +176,43 @@ def test_an_episode_longer_than_its_limit_closes_its_oldest_memories_early():
     assert float(lives[-1].mind.memory.values[0]) == pytest.approx(2.0, rel=1e-2)  # 1 + 1/2 + 1/4 ...
 
 
+# Every switch of the memory does something
+
+BUSY = replace(STILL, neighbours=2, slots=4, write_rate=0.5, p_refine=0.3, p_read=0.5)
+LONG = replace(SPEC, low=(-2.0, -2.0), high=(3.0, 3.0), iterations=100)
+
+
+def outlook(agent):
+    """The memory's values along a life of many short episodes."""
+    random = np.random.default_rng(5)
+    script = [[(float(random.normal()), "cut" if step % 5 == 4 else "end" if step % 7 == 6 else "")] for step in range(60)]
+    lives, _, _ = live(agent, LONG, script, extra=0)
+    return np.array([np.asarray(life.mind.memory.values) for life in lives])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"squared_distance": True},
+        {"write_neighbours": 4},
+        {"p_read": 1.0},
+        {"p_refine": 0.0},
+        {"write_rate": 0.1},
+        {"forget": "unused"},
+        {"discount_memory": False},
+        {"key_dim": 2},
+        {"reward_sees_trajectory": True},
+        {"scale_inputs": True},
+        {"time_limit_ends": True},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_every_switch_changes_what_is_remembered(options):
+    changed = outlook(replace(BUSY, **options))
+    assert np.isfinite(changed).all()
+    assert np.abs(changed - outlook(BUSY)).max() > 1e-3
+
+
 # Training of the trajectory model
 
 ROWS = 8
@@ -207,3 +244,41 @@ def test_a_stretch_is_of_the_episode_being_lived(step, stored, seed):
     assert (stretch.cues[:, 0] >= step - known).all()
     assert (stretch.cues[:, 0] <= step - 2).all()
     np.testing.assert_array_equal(stretch.answers[:, 0], stretch.cues[:, 0] + 1)
+
+
+@pytest.mark.parametrize("loss", ["recall", "prediction", "none"])
+def test_the_trajectory_model_is_trained_every_chunk_by_the_loss_chosen(loss):
+    agent = replace(STILL, trajectory_loss=loss, p_recall=1.0)
+    lives, _, _ = live(agent, SPEC, FIVE, extra=3)  # 3 steps of the second episode are stored
+    life = lives[-1]
+
+    @jax.jit
+    def train(step):
+        return episodic.train_trajectory(life.mind, agent, SPEC, life.replay, 10.0, step, jax.random.key(0))
+
+    def change(step):
+        pairs = zip(*(jax.tree.leaves(mind.trajectory) for mind in (train(jnp.int32(step)), life.mind)), strict=True)
+        return max(float(np.abs(a - b).max()) for a, b in pairs)
+
+    assert change(7) == 0  # L is 2
+    if loss == "none":
+        assert change(8) == 0
+        return
+    assert change(8) == pytest.approx(5e-4, rel=0.01)  # the first step of Adam is as long as its rate
+    trained = train(jnp.int32(8))
+    stretch = episodic._stretches(
+        agent, SPEC, life.mind.age - 1, life.replay, jnp.int32(8), jax.random.split(jax.random.key(0), 3)[0]
+    )
+    of_one = jax.tree.map(lambda x: x[0], stretch)
+    noise = jax.random.split(jax.random.split(jax.random.key(0), 3)[1], 1)[0]
+    expected = {"recall": models.recall_loss, "prediction": models.prediction_loss}[loss](life.mind.trajectory, of_one, noise)
+    assert trained.recall_loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_an_episode_too_young_to_have_a_successor_trains_nothing():
+    agent = replace(STILL, p_recall=1.0)
+    lives, _, _ = live(agent, SPEC, FIVE, extra=1)
+    life = lives[-1]
+    after = episodic.train_trajectory(life.mind, agent, SPEC, life.replay, 10.0, jnp.int32(6), jax.random.key(0))
+    for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(life.mind), strict=True):
+        np.testing.assert_array_equal(a, b)

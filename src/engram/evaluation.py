@@ -1,5 +1,7 @@
 """Playing trained agents greedily, in environments of their own."""
 
+import os
+
 import gymnasium as gym
 import numpy as np
 from jaxtyping import Float
@@ -42,6 +44,7 @@ def play(policy: Policy, task: Task, episodes: int, seed: int = 0, limit: int = 
 
 def record(policy: Policy, task: Task, seed: int = 0, limit: int = 10_000) -> tuple[list[np.ndarray], float]:
     """The frames of one greedy episode, and how many a second show it at its own pace."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures only: no window, and no complaint where there is no screen
     env = task.make(render_mode="rgb_array")
     seen = _begin(env, seed, 0)
     policy.reset()

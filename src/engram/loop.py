@@ -15,8 +15,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from engram.errors import EngramError
-from engram.tasks import Task, observation_fault, reward_fault
-from engram.tasks.checks import in_brief
+from engram.tasks import Task
+from engram.tasks.checks import in_brief, reset_fault, step_fault
 from engram.types import Agent, Metrics, Spec, TimeStep
 
 
@@ -291,8 +291,8 @@ class Host:
         """Begins the environment's next episode; how depends on the run's seed and the episode's number alone."""
         r, e = place
         seed = int(np.random.SeedSequence([self.seeds[r], e, int(self.episode[place])]).generate_state(1)[0])
-        observation, _ = self._call(r, "reset", lambda: self.envs[r][e].reset(seed=seed))
-        return self._checked(r, observation)
+        answer = self._call(r, "reset", lambda: self.envs[r][e].reset(seed=seed))
+        return self._checked(r, answer, reset_fault(answer, self.spec))
 
     def _call(self, r: int, what: str, call: Callable[[], Any]) -> Any:
         try:
@@ -300,10 +300,11 @@ class Host:
         except Exception as error:
             raise self._broken(r, f"{what} raised {type(error).__name__} ({in_brief(error)})") from error
 
-    def _checked(self, r: int, observation: Any, reward: Any = 0.0) -> np.ndarray:
-        if wrong := observation_fault(observation, self.spec.shape, self.spec.dtype) or reward_fault(reward):
+    def _checked(self, r: int, answer: Any, wrong: str | None) -> np.ndarray:
+        """The observation in what an environment answered, if nothing is wrong with it."""
+        if wrong:
             raise self._broken(r, wrong)
-        return np.asarray(observation, self.spec.dtype)
+        return np.asarray(answer[0], self.spec.dtype)
 
     def _broken(self, r: int, what: str) -> EnvironmentFault:
         step = self.iteration * self.spec.envs
@@ -332,13 +333,16 @@ class Host:
         except EnvironmentFault as fault:
             self.fault = fault
             for place in waiting:  # what did not answer counts as cut, and begins anew when resumed
-                self._cut(place)
+                if np.isnan(returns[place]):
+                    self._cut(place)
+                else:  # it did answer, and its episode is over, but the next could not begin: it is left out
+                    self.episode[place] += 1
 
     def _step_one(self, place: tuple[int, int], action: int, returns: Float[np.ndarray, "R E"]) -> None:
         (r, e), now = place, self.timestep
         answer = self._call(r, "step", lambda: self.envs[r][e].step(action))
-        observation, reward, terminated, truncated, info = answer
-        seen = self._checked(r, observation, reward)
+        seen = self._checked(r, answer, step_fault(answer, self.spec))
+        _, reward, terminated, truncated, info = answer
         now.reward[place], now.terminated[place], now.truncated[place] = reward, terminated, truncated
         now.observation[place] = now.final[place] = seen
         self.score[place] += info.get("true_reward", reward)
@@ -353,10 +357,10 @@ class Host:
         self.score[place] = 0
         self.taken[place] = []
 
-    def _cut(self, place: tuple[int, int]) -> None:
+    def _cut(self, place: tuple[int, int], reward: float = 0.0) -> None:
         """The episode counts as cut where it was last seen."""
         now = self.timestep
-        now.reward[place], now.terminated[place], now.truncated[place] = 0, False, True
+        now.reward[place], now.terminated[place], now.truncated[place] = reward, False, True
         now.final[place] = now.observation[place]
         self._next(place)
 
@@ -376,15 +380,23 @@ class Host:
         self.taken = dict(zip(self.places, notes["taken"], strict=True))
         self._make()
         for place in self.places:
-            r, e = place
-            seen = self._reset(place)
-            for action in self.taken[place]:
-                seen, *_ = self._call(r, "step", lambda: self.envs[r][e].step(action))  # noqa: B023
+            seen = self._repeat(place)
             if not self.taken[place]:
                 self.timestep.observation[place] = seen
-            elif not np.array_equal(np.asarray(seen, self.spec.dtype), self.timestep.observation[place]):
-                self._cut(place)  # an environment that does not repeat itself cannot be brought back
+            elif not np.array_equal(seen, self.timestep.observation[place]):
+                # An environment that does not repeat itself cannot be brought back.
+                self._cut(place, self.timestep.reward[place])
                 self.timestep.observation[place] = self._reset(place)
+
+    def _repeat(self, place: tuple[int, int]) -> np.ndarray | None:
+        """Lives the episode again up to where it was, and sees what is seen there; None if it is over before that."""
+        (r, e), seen = place, self._reset(place)
+        for action in self.taken[place]:
+            answer = self._call(r, "step", lambda: self.envs[r][e].step(action))  # noqa: B023
+            seen = self._checked(r, answer, step_fault(answer, self.spec))
+            if answer[2] or answer[3]:
+                return None
+        return seen
 
     def close(self) -> None:
         for env in (env for envs in self.envs for env in envs):

@@ -26,6 +26,8 @@ class Policy:
     def act(self, observation: np.ndarray) -> int | np.ndarray:
         """The action for an observation, or the actions for a batch of them."""
         observation = np.asarray(observation)
+        if self.spec.discrete and observation.shape[-1:] != self.spec.shape:
+            observation = np.eye(self.spec.shape[0])[observation]
         is_one = observation.shape == self.spec.shape
         if not is_one and observation.shape[1:] != self.spec.shape:
             raise EngramError(

@@ -198,7 +198,7 @@ class Training:
         self._check(sums)
         self.save()
         step = self.driver.iteration * self.spec.envs
-        return f"{what}; all until step {step:,} is saved: go on with `engram resume {self.folder.path}`."
+        return f"{what}; all until step {step:,} is saved: go on with `{_way_on(self.folder)}`."
 
     def _check(self, metrics: dict[str, Float[np.ndarray, "R"]]) -> None:
         for name, values in metrics.items():
@@ -320,9 +320,7 @@ def reopen(path: str | Path, task: Task | Callable[..., gym.Env] | None = None, 
     spec = dataclasses.replace(spec, low=_bounds(spec.low, -np.inf), high=_bounds(spec.high, np.inf))
     if task is None and config["own_task"]:
         if not alone:
-            raise EngramError(
-                f"{path} trained on {name}, an environment of your own: go on with engram.resume({str(path)!r}, task=...)."
-            )
+            raise EngramError(f"{path} trained on {name}, an environment of your own: go on with `{_way_on(folder)}`.")
         found = Task(name, "", lambda **_: _unknown(name))
     else:
         found = find(task if task is not None else name, steps)
@@ -349,6 +347,13 @@ def load_all(path: str | Path) -> dict[int, Policy]:
         seed: Policy(training.agent, training.spec, jax.tree.map(lambda x, r=r: x[r], states))
         for r, seed in enumerate(training.seeds)
     }
+
+
+def _way_on(folder: RunFolder) -> str:
+    """How to resume: the command line cannot know a function."""
+    if folder.config["own_task"]:
+        return f"engram.resume({str(folder.path)!r}, task=...)"
+    return f"engram resume {folder.path}"
 
 
 def _unknown(name: str) -> gym.Env:

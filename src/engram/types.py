@@ -16,6 +16,8 @@ class Spec:
     """how many there are to choose from"""
     dtype: str = "float32"
     """of the observations"""
+    discrete: bool = False
+    """whether the environment itself counts its observations, and agents see them as one-hot"""
     low: tuple[float, ...] = ()
     """smallest value of each number of an observation (flattened); infinite where unknown"""
     high: tuple[float, ...] = ()

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from numpy.typing import DTypeLike
 
 from engram.errors import EngramError
+from engram.types import Spec
 
 
 def observation_fault(observation: Any, shape: tuple[int, ...], dtype: DTypeLike = "float32") -> str | None:
@@ -44,14 +45,14 @@ def flag_fault(field: str, flag: Any) -> str | None:
     return None if array.shape == () and array.dtype.kind == "b" else f"{field} is {flag!r}, not a bool"
 
 
-def reset_fault(answer: Any, space: spaces.Box) -> str | None:
+def reset_fault(answer: Any, space: spaces.Box | Spec) -> str | None:
     """What is wrong with all that `reset` returned, if anything."""
     if not (isinstance(answer, tuple) and len(answer) == 2):
         return f"it returned {_kind(answer)} instead of the pair observation, info"
     return observation_fault(answer[0], space.shape, space.dtype) or _info_fault(answer[1])
 
 
-def step_fault(answer: Any, space: spaces.Box) -> str | None:
+def step_fault(answer: Any, space: spaces.Box | Spec) -> str | None:
     """What is wrong with all that `step` returned, if anything."""
     if not (isinstance(answer, tuple) and len(answer) == 5):
         return f"it returned {_kind(answer)} instead of the five observation, reward, terminated, truncated, info"

@@ -52,6 +52,7 @@ class Task:
             shape=space.shape,
             actions=int(actions.n),
             dtype="uint8" if space.dtype == np.uint8 else "float32",
+            discrete=_is_counted(env),
             low=() if image else self.low or _bounds(space.low),
             high=() if image else self.high or _bounds(space.high),
             limit=_limit(env),
@@ -158,6 +159,15 @@ def _tried(task: Task) -> Task:
 def _bounds(values: np.ndarray) -> tuple[float, ...]:
     # Many environments write the largest float where they mean infinity; scaling by it would flatten everything to 0.
     return tuple(float(v) if abs(v) < 1e9 else float(np.copysign(np.inf, v)) for v in values.ravel())
+
+
+def _is_counted(env: gym.Env) -> bool:
+    """Whether `adapt` made numbered observations one-hot."""
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.FlattenObservation):
+            return isinstance(env.env.observation_space, spaces.Discrete)
+        env = env.env
+    return False
 
 
 def _limit(env: gym.Env) -> int | None:

@@ -1,0 +1,332 @@
+"""Both drivers tell agents the truth, runs do not disturb each other, and a broken environment is named."""
+
+from dataclasses import replace
+
+import gymnasium as gym
+import jax
+import numpy as np
+import pytest
+from probes import Diary, Tape
+
+from engram import loop
+from engram.agents import DQN, MBECpp, Random
+from engram.errors import EngramError
+from engram.tasks import CartPole, Task, find
+from engram.types import Spec
+
+CART = find("cartpole")
+CART_SPEC = Spec((4,), 2, limit=200, limit_ends=True, iterations=200)
+SMALL = {"batch": 4, "neighbours": 2, "slots": 32, "chunk": 2, "trajectory": 4, "hidden": 8, "reward_hidden": 8, "cues": 2}
+
+
+def tape_task(**options):
+    return Task("tape", "", lambda: Tape(**options))
+
+
+def run(kind, agent, tasks, seeds, spec, iterations=None):
+    driver = kind(agent, tasks, seeds, spec)
+    driver.start()
+    return driver, driver.advance(spec.iterations if iterations is None else iterations)
+
+
+def told(driver):
+    """The diaries of all runs."""
+    return {name: np.asarray(page) for name, page in driver.carry.agent.items()}
+
+
+def same_told(a, b, runs_of_a=slice(None), runs_of_b=slice(None)):
+    for name in a:
+        np.testing.assert_array_equal(a[name][runs_of_a], b[name][runs_of_b], err_msg=name)
+
+
+# Seeds
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """Three runs of a diary on noisy Cart Pole, in JAX."""
+    return run(loop.Scan, Diary(), [find("cartpole-gaussian")] * 3, [7, 8, 9], CART_SPEC)
+
+
+def test_seeds_differ_in_beginnings_noise_and_draws(noisy):
+    pages = told(noisy[0])
+    for name in ("observation", "reward", "lot"):
+        assert not np.any(np.all(pages[name][0, 1:] == pages[name][1, 1:])), name
+    assert len(np.unique(pages["lot"])) == pages["lot"].size  # no random number is ever drawn twice
+
+
+def test_a_seed_alone_sees_exactly_what_it_sees_among_others(noisy):
+    alone, returns = run(loop.Scan, Diary(), [find("cartpole-gaussian")], [8], CART_SPEC)
+    same_told(told(alone), told(noisy[0]), 0, 1)
+    np.testing.assert_array_equal(returns[:, 0], noisy[1][:, 1])
+
+
+@pytest.mark.parametrize("agent", [DQN(batch=4, hidden=8), MBECpp(**SMALL)], ids=["dqn", "mbec++"])
+def test_a_seed_learns_alone_what_it_learns_among_others(agent):
+    together, returns = run(loop.Scan, agent, [CART] * 3, [5, 6, 7], CART_SPEC, 120)
+    alone, own = run(loop.Scan, agent, [CART], [6], CART_SPEC, 120)
+    np.testing.assert_array_equal(own[:, 0], returns[:, 1])
+    state, single = (x.carry.agent for x in (together, alone))
+    learnt = (lambda s: s.q) if isinstance(agent, DQN) else (lambda s: (s.semantic, s.life.mind.trajectory, s.life.mind.memory))
+    for a, b in zip(jax.tree.leaves(learnt(state)), jax.tree.leaves(learnt(single)), strict=True):
+        np.testing.assert_allclose(a[1], b[0], atol=2e-3, rtol=2e-3)
+        if a.ndim > 2:
+            assert np.any(np.abs(a[0] - a[1]) > 1e-2)  # while other seeds are elsewhere
+    means, single = together.metrics(), alone.metrics()
+    for name in means:
+        assert means[name][1] == pytest.approx(single[name][0], rel=1e-2, abs=1e-3), name
+
+
+def test_runs_may_differ_in_their_noise():
+    driver, returns = run(loop.Scan, Diary(), [CART, find("cartpole-bernoulli")], [3, 3], CART_SPEC)
+    pages = told(driver)
+    np.testing.assert_array_equal(pages["observation"][0], pages["observation"][1])
+    assert set(pages["reward"][0, 1:].ravel()) == {1.0}
+    assert 0.1 < np.mean(pages["reward"][1, 1:] == -1.0) < 0.3
+    np.testing.assert_array_equal(returns[:, 0], returns[:, 1])  # scores are un-noised
+
+
+# What agents are told
+
+
+def check_episodes(pages, returns, limit):
+    """In a diary of Cart Pole: what ended, how, and what was seen there."""
+    iterations, envs = returns.shape
+    for env in range(envs):
+        age = 0
+        for step in range(1, iterations):
+            age += 1
+            terminated, truncated = pages["terminated"][step, env], pages["truncated"][step, env]
+            final, seen = pages["final"][step, env], pages["observation"][step, env]
+            fallen = abs(final[0]) > 2.4 or abs(final[2]) > 12 * 2 * np.pi / 360
+            assert (terminated, truncated) == (fallen, age == limit)
+            over = terminated or truncated
+            assert np.isnan(returns[step - 1, env]) != over
+            assert np.array_equal(final, seen) != over
+            if over:
+                assert returns[step - 1, env] == age
+                assert np.abs(seen).max() <= 0.05
+                age = 0
+
+
+def short(limit):
+    dynamics = CartPole(limit=limit)
+    return Task(
+        "short", "", lambda: gym.make("CartPole-v1", max_episode_steps=limit, disable_env_checker=True), dynamics=dynamics
+    )
+
+
+@pytest.mark.parametrize("limit", [6, 200])
+def test_both_drivers_tell_ends_from_cuts_in_every_environment(limit):
+    """Pushed to one side always, a pole falls within 8 to 11 steps."""
+    spec = Spec((4,), 2, limit=limit, envs=2, iterations=60)
+    for kind in (loop.Scan, loop.Host):
+        driver, returns = run(kind, Diary(), [short(limit)] * 2, [1, 2], spec)
+        assert returns.shape == (60, 2, 2)
+        pages = told(driver)
+        for r in range(2):
+            check_episodes({name: page[r] for name, page in pages.items()}, returns[:, r], limit)
+        assert pages["terminated"].any() == (limit == 200)
+        assert pages["truncated"].any() == (limit == 6)
+        beginnings = pages["observation"][:, 0].reshape(-1, 4)
+        assert len(np.unique(beginnings, axis=0)) == 4  # each environment begins elsewhere
+
+
+def test_the_rows_stored_know_an_end_from_a_cut():
+    for cut, limit_ends, expected in ((False, False, 1.0), (True, False, 0.0), (True, True, 1.0)):
+        spec = Spec((2,), 2, limit=3, limit_ends=limit_ends, iterations=8)
+        driver, _ = run(loop.Host, DQN(batch=2, hidden=2), [tape_task(cut=cut)], [0], spec)
+        replay = jax.tree.map(lambda x: np.asarray(x)[0, :7, 0], driver.carry.agent.replay)
+        assert replay.end.tolist() == [0, 0, expected, 0, 0, expected, 0]
+        assert replay.reward.tolist() == [1, 2, 3, 1, 2, 3, 1]
+        assert replay.state[:, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+        assert replay.next_state[:, 0].tolist() == [1, 2, 3, 1, 2, 3, 1]  # what the action led to, not the next beginning
+
+
+def test_advancing_in_parts_is_advancing_at_once(noisy):
+    parts = loop.Scan(Diary(), [find("cartpole-gaussian")] * 3, [7, 8, 9], CART_SPEC)
+    parts.start()
+    returns = np.concatenate([parts.advance(n) for n in (150, 1, 49)])
+    same_told(told(parts), told(noisy[0]))
+    np.testing.assert_array_equal(returns, noisy[1])
+    assert parts.iteration == 200
+
+
+def test_metrics_are_means_since_they_were_last_asked():
+    driver, _ = run(loop.Host, Diary(), [tape_task()] * 2, [0, 1], Spec((2,), 2, iterations=12), 4)
+    means = driver.metrics()
+    assert means["step"].tolist() == [1.5, 1.5]
+    assert means["mean_reward"].tolist() == [1.5, 1.5]  # nothing yet, then 1, 2, 3
+    driver.advance(2)
+    assert driver.metrics()["step"].tolist() == [4.5, 4.5]
+
+
+def test_a_host_stops_when_told_to():
+    driver = loop.Host(Random(), [tape_task()], [0], Spec((2,), 2, iterations=12))
+    driver.start()
+    asked = iter([False, False, True])
+    assert len(driver.advance(10, lambda: next(asked))) == 3
+    assert driver.iteration == int(driver.carry.step) == 3
+
+
+def test_how_an_episode_begins_depends_on_the_seed_and_its_number_alone():
+    def seeds(lengths, run_seeds, envs=1):
+        made = []
+
+        def make(length):
+            made.append(Tape(rewards=(0.0,) * length))
+            return made[-1]
+
+        tasks = [Task("tape", "", lambda length=length: make(length)) for length in lengths]
+        run(loop.Host, Random(), tasks, run_seeds, Spec((2,), 2, envs=envs, iterations=13))
+        return [env.seeds for env in made]
+
+    alone = seeds([3], [5])[0]
+    among = seeds([2, 3, 4], [4, 5, 6])
+    assert among[1] == alone
+    assert seeds([6], [5])[0] == alone[:3]  # longer episodes, the same beginnings
+    every = [seed for env in among for seed in env]
+    assert len(set(every)) == len(every)
+    both = seeds([3], [5], envs=2)
+    assert both[0] == alone
+    assert not set(both[0]) & set(both[1])
+
+
+def test_the_driver_is_the_fastest_that_serves_all_tasks():
+    assert isinstance(loop.driver(Random(), [CART], [0], CART_SPEC), loop.Scan)
+    assert isinstance(loop.driver(Random(), [CART], [0], CART_SPEC, host=True), loop.Host)
+    assert isinstance(loop.driver(Random(), [CART, short(6)], [0, 0], CART_SPEC), loop.Host)
+    assert isinstance(loop.driver(Random(), [tape_task()], [0], CART_SPEC), loop.Host)
+
+
+def test_every_seed_runs_on_every_task():
+    assert loop.every_seed(["a", "b"], [1, 2]) == (["a", "a", "b", "b"], [1, 2, 1, 2])
+
+
+# Environments that break
+
+FAULTS = {
+    "raises": (ValueError("too\nhot."), "step raised ValueError (too hot)"),
+    "nan": (lambda env, reward, over: (np.array([np.nan, 0]), reward, over, False, {}), "observation[0] is nan"),
+    "shape": (lambda env, reward, over: (np.zeros(3), reward, over, False, {}), "observation has shape (3,) instead of (2,)"),
+    "reward": (lambda env, reward, over: (env.seen(), math_nan(), over, False, {}), "reward is nan"),
+    "none": (lambda env, reward, over: (env.seen(), None, over, False, {}), "reward is None"),
+    "four": (lambda env, reward, over: (env.seen(), reward, over, {}), "step"),
+    "flag": (lambda env, reward, over: (env.seen(), reward, None, False, {}), "terminated is None"),
+    "info": (lambda env, reward, over: (env.seen(), reward, over, False, None), "info"),
+}
+
+
+def math_nan():
+    return float("nan")
+
+
+@pytest.fixture(scope="module")
+def breakable():
+    """One driver, compiled once, whose environments are exchanged for each fault."""
+    return loop.Host(Diary(), [tape_task()] * 2, [3, 4], Spec((2,), 2, envs=2, iterations=12))
+
+
+def broken(driver, breaks):
+    """Lets the second environment of the second run break at its fifth step."""
+    fresh = loop.Host(Diary(), driver.tasks, driver.seeds, driver.spec)
+    fresh._act, fresh._learn = driver._act, driver._learn
+    fresh.start()
+    fresh.envs[1][1].breaks = breaks
+    return fresh, fresh.advance(12)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_environment_is_named_with_its_seed_and_step(breakable, fault):
+    answer, words = FAULTS[fault]
+    driver, returns = broken(breakable, {5: answer})
+    sentence = str(driver.fault)
+    assert isinstance(driver.fault, EngramError)
+    assert sentence.startswith("The environment tape broke with seed 4 at step 8: ")  # the fifth of two environments each
+    assert words in sentence
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    assert len(returns) == 5
+
+
+def test_after_a_fault_the_state_is_whole_and_goes_on(breakable):
+    driver, _ = broken(breakable, {5: RuntimeError("gone")})
+    assert driver.iteration == int(driver.carry.step) == 5
+    now = driver.timestep
+    assert now.truncated.tolist() == [[False, False], [False, True]]
+    assert np.isfinite(now.observation).all()
+    assert driver.episode.tolist() == [[1, 1], [1, 2]]
+    tree, notes = driver.save()
+    again = loop.Host(Diary(), driver.tasks, driver.seeds, driver.spec)
+    again.restore(jax.tree.map(lambda x: x, tree), notes)
+    again.advance(7)
+    assert again.fault is None
+    pages = told(again)
+    assert pages["truncated"][1, 5].tolist() == [False, True]
+    assert pages["observation"][1, 5:, 1, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]  # a new episode from there
+    assert pages["observation"][0, 5:, 1, 0].tolist() == [2, 0, 1, 2, 0, 1, 2]  # the others were not disturbed
+    assert pages["reward"][1, 5].tolist() == [2, 0]
+
+
+def test_an_environment_that_breaks_while_it_begins_keeps_what_it_answered_before(breakable):
+    class Stubborn(Tape):
+        def reset(self, *, seed=None, options=None):
+            if self.made:
+                raise OSError("no more mazes")
+            return super().reset(seed=seed)
+
+    driver = loop.Host(Diary(), [Task("tape", "", Stubborn)], [3], Spec((2,), 2, iterations=12))
+    driver.start()
+    returns = driver.advance(12)
+    assert "reset raised OSError (no more mazes)" in str(driver.fault)
+    assert len(returns) == 3
+    assert returns[2, 0, 0] == 6
+    now = driver.timestep
+    assert (now.reward[0, 0], now.terminated[0, 0]) == (3, True)
+    assert np.isfinite(now.observation).all()
+
+
+def test_an_environment_that_does_not_repeat_itself_is_cut_when_restored():
+    spec = Spec((2,), 2, iterations=12)
+    task = tape_task(rewards=(1.0,) * 9, forgetful=True)
+    driver, _ = run(loop.Host, Diary(), [task], [3], spec, 5)
+    tree, notes = driver.save()
+    again = loop.Host(Diary(), [task], [3], spec)
+    again.restore(tree, notes)
+    again.advance(3)
+    pages = told(again)
+    assert pages["truncated"][0, :8, 0].tolist() == [False] * 5 + [True, False, False]
+    assert not pages["terminated"].any()
+    assert pages["observation"][0, :8, 0, 0].tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
+    assert pages["final"][0, 5, 0, 0] == 5  # where it was last seen
+    assert pages["reward"][0, 1:8, 0].tolist() == [1.0] * 7  # and what it had brought
+
+
+def test_a_repeatable_environment_goes_on_as_if_nothing_had_happened():
+    spec = Spec((2,), 2, envs=2, iterations=12)
+    task = replace(tape_task(), name="tape")
+    whole, returns = run(loop.Host, Diary(), [task], [3], spec)
+    driver, first = run(loop.Host, Diary(), [task], [3], spec, 5)
+    again = loop.Host(Diary(), [task], [3], spec)
+    again.restore(*driver.save())
+    second = again.advance(7)
+    same_told(told(again), told(whole))
+    np.testing.assert_array_equal(np.concatenate([first, second]), returns)
+
+
+def test_a_replay_that_ends_early_is_not_played_on():
+    """An environment that raises when stepped after its end, and whose episodes differ in length."""
+    lengths = iter([6, 2, 2, 6])
+
+    class Moody(Tape):
+        def reset(self, *, seed=None, options=None):
+            self.rewards = (1.0,) * next(lengths)
+            return super().reset(seed=seed)
+
+    spec = Spec((2,), 2, iterations=12)
+    driver, _ = run(loop.Host, Diary(), [Task("moody", "", Moody)], [3], spec, 4)
+    again = loop.Host(Diary(), [Task("moody", "", Moody)], [3], spec)
+    again.restore(*driver.save())
+    again.advance(1)
+    assert again.fault is None
+    assert told(again)["truncated"][0, 4].tolist() == [True]
