@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test check bench clean setup
 
 demo: setup  ## train MBEC++ on noisy Cart Pole, ten seeds at once
-	$(BIN)/engram demo
+	$(BIN)/engram train mbec++ cartpole-gaussian
 
 test: setup  ## run the tests
 	$(BIN)/python -m pytest -n 2

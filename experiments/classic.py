@@ -10,21 +10,21 @@ summary and protocol; what is there already is not repeated. `report` draws the 
 import csv
 import json
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import jax
 import numpy as np
 import tyro
 
 from engram import loop
 from engram.agents import make
+from engram.provenance import describe_machine
 from engram.records import RunFolder, write_json
 from engram.report.figures import grid
 from engram.report.statistics import interval, mean, summary
+from engram.scores import Scores
 from engram.tasks import find
-from engram.training import Scores, describe_machine
 
 NOISES = ("", "-gaussian", "-bernoulli", "-transition")
 FAMILIES = ("cartpole", "mountaincar", "lunarlander")
@@ -142,9 +142,7 @@ def load(out: Path) -> dict[str, dict[str, tuple[dict, dict]]]:
 
 def report(out: Path) -> None:
     found = load(out)
-    noisy = {
-        f"{f}{n}": {a: c for a, (_, c) in found[f"{f}{n}"].items()} for n in NOISES[1:] for f in FAMILIES if f"{f}{n}" in found
-    }
+    noisy = {f"{f}{n}": {a: c for a, (_, c) in found[f"{f}{n}"].items()} for n in NOISES[1:] for f in FAMILIES if f"{f}{n}" in found}
     clean = {f: {a: c for a, (_, c) in found[f].items()} for f in FAMILIES if f in found}
     grid(noisy, out / "noisy.png")
     grid(clean, out / "clean.png")
@@ -183,11 +181,7 @@ def table(found: dict) -> str:
                 + " |"
             )
     machines = sorted(
-        {
-            f"{s['device']}, JAX {s['versions']['jax']}, commit {str(s['commit'])[:9]}"
-            for a in found.values()
-            for s, _ in a.values()
-        }
+        {f"{s['device']}, JAX {s['versions']['jax']}, commit {str(s['commit'])[:9]}" for a in found.values() for s, _ in a.values()}
     )
     lines += ["", "Trained on: " + "; ".join(machines) + ".", "", "![noisy](noisy.png)", "", "![clean](clean.png)", ""]
     return "\n".join(lines)

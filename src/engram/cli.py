@@ -174,8 +174,8 @@ def on(device: str | None):
 
 def train(arguments: list[str]) -> None:
     from engram import agents
-    from engram.tasks import find
     from engram.screen import progress, report
+    from engram.tasks import find
     from engram.training import train as train_runs
 
     given, rest = words(arguments, "train AGENT TASK", 2)

@@ -168,7 +168,8 @@ class Scan:
         self.dynamics = tasks[0].dynamics
         self.params = jax.tree.map(lambda *x: jnp.array(x, jnp.float32), *(task.params for task in tasks))
         self._run = jax.jit(self._chunk, donate_argnums=(0, 1), static_argnums=3)
-        self.iteration, self.fault, self.most = 0, None, 1
+        self.iteration, self.most = 0, 1
+        self.fault: EngramError | None = None
 
     def start(self) -> None:
         self.carry, self.world = jax.jit(self._init)(self.seeds)
@@ -257,8 +258,9 @@ class Host:
         shape = (len(self.seeds), spec.envs)
         self.score, self.episode = np.zeros(shape), np.zeros(shape, np.int64)
         self.taken: dict[tuple[int, int], list[int]] = {place: [] for place in self.places}
-        self.timestep = TimeStep(*(np.array(x) for x in jax.device_get(self.program.blank(len(self.seeds)))))
-        self.iteration, self.fault = 0, None
+        self.timestep: Any = _copy(self.program.blank(len(self.seeds)))
+        self.iteration = 0
+        self.fault: EngramError | None = None
 
     def _shape(self) -> Carry:
         return jax.eval_shape(self.program.init, jnp.array(self.seeds, jnp.uint32))
@@ -324,7 +326,7 @@ class Host:
 
     def _step(self, actions: Int[np.ndarray, "R E"], returns: Float[np.ndarray, "R E"]) -> None:
         # In new arrays: the device may still be reading those of the last step.
-        self.timestep = TimeStep(*(np.array(x) for x in self.timestep))
+        self.timestep = _copy(self.timestep)
         waiting = list(self.places)
         try:
             while waiting:
@@ -401,6 +403,11 @@ class Host:
     def close(self) -> None:
         for env in (env for envs in self.envs for env in envs):
             env.close()
+
+
+def _copy(timestep: TimeStep) -> Any:
+    """A timestep of NumPy arrays of its own."""
+    return TimeStep(*map(np.array, timestep))  # pyright: ignore[reportArgumentType]
 
 
 def every_seed(tasks: Sequence[Task], seeds: Sequence[int]) -> tuple[list[Task], list[int]]:

@@ -69,9 +69,7 @@ def read(memory: Memory, near: Neighbours, optimistic: Bool[Array, ""] | bool = 
     return jnp.where(optimistic & jnp.isfinite(best), best, mean)
 
 
-def refine(
-    memory: Memory, near: Neighbours, value: Float[Array, "Q"], rate: float, when: Bool[Array, "Q"] | bool = True
-) -> Memory:
+def refine(memory: Memory, near: Neighbours, value: Float[Array, "Q"], rate: float, when: Bool[Array, "Q"] | bool = True) -> Memory:
     """Moves the neighbours' values towards `value`, the nearer the faster, and inserts nothing (Eq. 2, and Eq. 4 with a fixed key set).
 
     Queries take their turn: two of them moving one slot at once would overshoot.

@@ -42,8 +42,10 @@ def _search(k: int):
 
     @search.def_vmap
     def _(runs, batched, keys, filled, queries):
-        many = [x if is_many else jnp.broadcast_to(x, (runs, *x.shape)) for x, is_many in zip((keys, filled, queries), batched)]
-        return _prefix_search(*many, k), (True, True)
+        many = [
+            x if is_many else jnp.broadcast_to(x, (runs, *x.shape)) for x, is_many in zip((keys, filled, queries), batched, strict=True)
+        ]
+        return _prefix_search(many[0], many[1], many[2], k), (True, True)
 
     return search
 

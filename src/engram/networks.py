@@ -37,7 +37,7 @@ def draw(build: Callable[[Key[Array, ""]], PyTree], key: Key[Array, ""]) -> PyTr
     module = jax.tree.unflatten(tree, [part.reshape(x.shape) for part, x in zip(parts, shapes, strict=True)])
 
     def scale(layer):
-        inputs = layer.in_features if isinstance(layer, eqx.nn.Linear) else layer.hidden_size
+        inputs = layer.weight.shape[1] if isinstance(layer, eqx.nn.Linear) else layer.hidden_size
         return jax.tree.map(lambda x: x / math.sqrt(inputs), layer)
 
     return jax.tree.map(scale, module, is_leaf=lambda x: isinstance(x, eqx.nn.Linear | eqx.nn.LSTMCell))

@@ -7,6 +7,7 @@ import math
 import textwrap
 import types
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from engram.errors import EngramError, nearest_names
@@ -80,7 +81,7 @@ def meanings(kind: type) -> dict[str, str]:
     for part in reversed(kind.__mro__[:-1]):
         body = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0]
         assert isinstance(body, ast.ClassDef)
-        for line, below in zip(body.body, body.body[1:]):  # noqa: RUF007
+        for line, below in pairwise(body.body):
             match line, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     found[name] = " ".join(text.split())

@@ -30,9 +30,7 @@ class Policy:
             observation = np.eye(self.spec.shape[0])[observation]
         is_one = observation.shape == self.spec.shape
         if not is_one and observation.shape[1:] != self.spec.shape:
-            raise EngramError(
-                f"An observation must have shape {self.spec.shape}, or (n, *that) for several, not {observation.shape}."
-            )
+            raise EngramError(f"An observation must have shape {self.spec.shape}, or (n, *that) for several, not {observation.shape}.")
         batch = observation[None] if is_one else observation
         first = np.ones(len(batch), bool) if self._first is None else np.broadcast_to(self._first, len(batch))
         key = jax.random.fold_in(self._key, self._step)

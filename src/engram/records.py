@@ -48,17 +48,13 @@ class RunFolder:
         try:
             config = json.loads(file.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
-            raise EngramError(
-                f"{path} is not a run folder (it has no config.json): name one that `engram train` made."
-            ) from None
+            raise EngramError(f"{path} is not a run folder (it has no config.json): name one that `engram train` made.") from None
         except OSError as error:
             raise EngramError(f"{file} cannot be read ({error.strerror}): make it readable.") from error
         except (ValueError, RecursionError):
             config = None
         if not isinstance(config, dict):
-            raise EngramError(
-                f"{file} is damaged (not a JSON object): restore it from a copy, or train anew into another folder."
-            )
+            raise EngramError(f"{file} is damaged (not a JSON object): restore it from a copy, or train anew into another folder.")
         return RunFolder(Path(path), config)
 
     @property
@@ -130,9 +126,7 @@ class RunFolder:
                 raise ValueError("other columns")
             table = np.array([[int(seed), int(step), float(value)] for seed, step, value in rows]).reshape(-1, 3)
         except FileNotFoundError:
-            raise EngramError(
-                f"{self.path} has no curves.csv yet: let the run go on with `engram resume {self.path}`."
-            ) from None
+            raise EngramError(f"{self.path} has no curves.csv yet: let the run go on with `engram resume {self.path}`.") from None
         except OSError as error:
             raise EngramError(f"{file} cannot be read ({error.strerror}): make it readable.") from error
         except (ValueError, csv.Error):
@@ -296,13 +290,9 @@ def read_header(file: BinaryIO, path: Path) -> tuple[dict, dict]:
         metadata = entries.pop("__metadata__", {})
         kind, _, version = metadata.get("format", "").rpartition(" ")
         if kind != KIND:
-            raise EngramError(
-                f"{path} is not a checkpoint of Engram's: put the right file back, or train anew into another folder."
-            )
+            raise EngramError(f"{path} is not a checkpoint of Engram's: put the right file back, or train anew into another folder.")
         if int(version) > FORMAT:
-            raise EngramError(
-                f"{path} was written by a newer Engram (format {version}, here {FORMAT}): upgrade engram-rl to read it."
-            )
+            raise EngramError(f"{path} was written by a newer Engram (format {version}, here {FORMAT}): upgrade engram-rl to read it.")
         if zlib.crc32(metadata["body"].encode()) != int(metadata["crc32"]):
             raise ValueError("the seal is broken")
         return json.loads(metadata["body"]), entries
@@ -311,6 +301,4 @@ def read_header(file: BinaryIO, path: Path) -> tuple[dict, dict]:
 
 
 def damaged(path: Path) -> EngramError:
-    return EngramError(
-        f"{path} is damaged (cut short or altered): put a copy back, or train anew into another folder with --out."
-    )
+    return EngramError(f"{path} is damaged (cut short or altered): put a copy back, or train anew into another folder with --out.")

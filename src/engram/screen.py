@@ -77,9 +77,7 @@ def evaluation(task: str, returns: dict[int, np.ndarray]) -> None:
     rows = {str(seed): values for seed, values in returns.items()}
     rows["all, by their means"] = np.array([values.mean() for values in returns.values()])
     for label, values in rows.items():
-        table.add_row(
-            label, f"{values.mean():.1f}", _between(*interval(values, mean)), f"{values.min():.1f}", f"{values.max():.1f}"
-        )
+        table.add_row(label, f"{values.mean():.1f}", _between(*interval(values, mean)), f"{values.min():.1f}", f"{values.max():.1f}")
     Console().print(table)
 
 

@@ -1,16 +1,12 @@
 """Training from the first step to the last: curves, checkpoints, interruption, and going on."""
 
 import dataclasses
-import os
-import platform
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,14 +22,14 @@ from engram.errors import EngramError
 from engram.options import Count
 from engram.options import check as check_option
 from engram.policy import Policy
+from engram.provenance import describe_machine
 from engram.records import Curves, RunFolder
 from engram.report.figures import learning_curves
 from engram.report.statistics import summary
+from engram.scores import Scores
 from engram.tasks import Task, check, find, names
 from engram.types import Agent, Spec
 
-EPISODES = 10
-"""a score is the mean return of so many last episodes"""
 POINTS = 100
 """at least so many points has a curve"""
 LONGEST = 1_000
@@ -71,52 +67,10 @@ class Result:
     folder: Path | None
 
 
-class Scores:
-    """The curves of R runs while they grow, in arrays of fixed size so that a checkpoint holds them exactly."""
-
-    def __init__(self, runs: int, iterations: int, interval: int, metrics: Sequence[str]):
-        points = -(-iterations // interval)
-        self.interval, self.iterations, self.names = interval, iterations, list(metrics)
-        self.curve = np.full((points, runs), np.nan)
-        self.metrics = np.full((points, runs, len(self.names)), np.nan)
-        self.recent = np.full((runs, EPISODES), np.nan)
-        self.points = np.zeros((), np.int64)
-
-    def tree(self) -> tuple[np.ndarray, ...]:
-        return self.curve, self.metrics, self.recent, self.points
-
-    def restore(self, tree: tuple[np.ndarray, ...]) -> None:
-        self.curve, self.metrics, self.recent, self.points = (np.array(x) for x in tree)
-
-    def add(self, returns: Float[np.ndarray, "T R E"]) -> None:
-        """Takes in the returns of episodes that ended."""
-        for r, ended in enumerate(returns.transpose(1, 0, 2).reshape(returns.shape[1], -1)):
-            new = ended[~np.isnan(ended)]
-            self.recent[r] = np.concatenate([self.recent[r], new])[-EPISODES:]
-
-    def now(self) -> Float[np.ndarray, "R"]:
-        known = ~np.isnan(self.recent)
-        total = np.where(known, self.recent, 0).sum(axis=1)
-        return np.where(known.any(axis=1), total / np.maximum(known.sum(axis=1), 1), np.nan)
-
-    def mark(self, metrics: dict[str, Float[np.ndarray, "R"]]) -> None:
-        """Adds a point to the curves."""
-        self.curve[self.points] = self.now()
-        for i, name in enumerate(self.names):
-            self.metrics[self.points, :, i] = metrics[name]
-        self.points += 1
-
-    def steps(self, envs: int) -> np.ndarray:
-        marks = np.minimum((np.arange(int(self.points)) + 1) * self.interval, self.iterations)
-        return marks * envs
-
-
 class Training:
     """One training of one agent on one task with several seeds; every public way in leads here."""
 
-    def __init__(
-        self, agent: Agent, task: Task, seeds: Sequence[int], steps: int, spec: Spec, folder: RunFolder | None, host: bool
-    ):
+    def __init__(self, agent: Agent, task: Task, seeds: Sequence[int], steps: int, spec: Spec, folder: RunFolder | None, host: bool):
         self.agent, self.task, self.seeds, self.steps, self.spec, self.folder = agent, task, tuple(seeds), steps, spec, folder
         self.driver = loop.driver(agent, *loop.every_seed([task], self.seeds), spec, host)
         names = sorted(self.driver.template()[0].sums)
@@ -205,11 +159,7 @@ class Training:
             if not np.all(np.isfinite(values)):
                 seed = self.seeds[int(np.argmin(np.isfinite(values)))]
                 step = self.driver.iteration * self.spec.envs
-                kept = (
-                    ""
-                    if self.folder is None or self.saved is None
-                    else f" The checkpoint in {self.folder.path} is from before that."
-                )
+                kept = "" if self.folder is None or self.saved is None else f" The checkpoint in {self.folder.path} is from before that."
                 raise EngramError(
                     f"{name} of seed {seed} was no finite number within the steps up to {step:,}: "
                     f"lower the learning rates, or scale the inputs or rewards.{kept}"
@@ -230,9 +180,7 @@ class Training:
         head = {"agent": name_of(self.agent), "task": self.task.name, "seeds": list(self.seeds), "steps": self.steps}
         figures = head | summary(curves) | {"steps_per_second": self.speed}
         states = self.driver.save()[0][0].agent
-        policies = {
-            seed: Policy(self.agent, self.spec, jax.tree.map(lambda x, r=r: x[r], states)) for r, seed in enumerate(self.seeds)
-        }
+        policies = {seed: Policy(self.agent, self.spec, jax.tree.map(lambda x, r=r: x[r], states)) for r, seed in enumerate(self.seeds)}
         self.driver.close()
         path = None
         if self.folder is not None:
@@ -313,11 +261,10 @@ def reopen(path: str | Path, task: Task | Callable[..., gym.Env] | None = None, 
     config = folder.config
     try:
         agent = make_agent(config["agent"], **config["options"])
-        spec = Spec(**{name: tuple(x) if isinstance(x, list) else x for name, x in config["spec"].items()})
+        spec = _spec(config["spec"])
         seeds, steps, host, name = config["seeds"], config["steps"], config["host"], config["task"]
     except (KeyError, TypeError) as error:
         raise EngramError(f"{path}/config.json lacks or garbles {error}: restore it from a copy, or train anew.") from error
-    spec = dataclasses.replace(spec, low=_bounds(spec.low, -np.inf), high=_bounds(spec.high, np.inf))
     if task is None and config["own_task"]:
         if not alone:
             raise EngramError(f"{path} trained on {name}, an environment of your own: go on with `{_way_on(folder)}`.")
@@ -343,10 +290,7 @@ def load_all(path: str | Path) -> dict[int, Policy]:
     assert training.folder is not None
     (tree, _), _ = training.folder.restore((training.driver.template(), training.scores.tree()))
     states = tree[0].agent
-    return {
-        seed: Policy(training.agent, training.spec, jax.tree.map(lambda x, r=r: x[r], states))
-        for r, seed in enumerate(training.seeds)
-    }
+    return {seed: Policy(training.agent, training.spec, jax.tree.map(lambda x, r=r: x[r], states)) for r, seed in enumerate(training.seeds)}
 
 
 def _way_on(folder: RunFolder) -> str:
@@ -360,9 +304,11 @@ def _unknown(name: str) -> gym.Env:
     raise EngramError(f"{name} is an environment of your own: give the function that makes it.")
 
 
-def _bounds(values: tuple, missing: float) -> tuple[float, ...]:
-    """Bounds as they were before JSON, which knows no infinity."""
-    return tuple(missing if value is None else value for value in values)
+def _spec(saved: dict[str, Any]) -> Spec:
+    """A spec as it was before JSON, which knows neither tuples nor infinity."""
+    low = tuple(-np.inf if x is None else x for x in saved["low"])
+    high = tuple(np.inf if x is None else x for x in saved["high"])
+    return Spec(**saved | {"shape": tuple(saved["shape"]), "low": low, "high": high})
 
 
 def _numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:
@@ -395,38 +341,3 @@ def _config(agent: Agent, task: Task, seeds: Sequence[int], steps: int, spec: Sp
         "host": host,
         "spec": dataclasses.asdict(spec),
     } | describe_machine()
-
-
-def describe_machine() -> dict[str, Any]:
-    """Versions, commit and device: what a published number must name."""
-    device = jax.config.jax_default_device or jax.devices()[0]
-    packages = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy")
-    return {
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
-        "commit": _commit(),
-        "device": getattr(device, "device_kind", str(device)),
-        "processors": os.cpu_count(),
-        "machine": platform.platform(),
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except ModuleNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """The commit of this source tree, with a mark where it was changed since; what ENGRAM_COMMIT says where it is not one."""
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        if not git("ls-files", "training.py"):
-            return os.environ.get("ENGRAM_COMMIT")
-        return git("rev-parse", "HEAD") + ("-changed" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("ENGRAM_COMMIT")

@@ -47,9 +47,7 @@ class DQN(TemporalDifference):
         led_to = encode(spec, timestep.final, self.scale_inputs)
         end = ends(self, spec, timestep).astype(jnp.float32)
         row = rp.Transition(state.seen, state.action, timestep.reward, led_to, end)
-        memory = rp.store(
-            state.replay, row, step - 1
-        )  # before the first step: the last row, overwritten before it can be drawn
+        memory = rp.store(state.replay, row, step - 1)  # before the first step: the last row, overwritten before it can be drawn
         q = jax.vmap(state.q)(seen)
         chance = epsilon(self, spec, step)
         action = explore(q, chance, jax.random.uniform(key, (2, spec.envs)))

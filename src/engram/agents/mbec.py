@@ -49,9 +49,7 @@ class MBEC(Episodic, Learning):
     def learn(self, life: Life, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         def update(learnt):
             batch = rp.sample(life.replay, step, jax.random.uniform(key, (self.batch,)))
-            mind, loss = episodic.train_reward(
-                life.mind._replace(reward=learnt[0], optimisers=learnt[1]), self, spec, batch, self.clip
-            )
+            mind, loss = episodic.train_reward(life.mind._replace(reward=learnt[0], optimisers=learnt[1]), self, spec, batch, self.clip)
             return (mind.reward, mind.optimisers), loss
 
         learnt = life.mind.reward, life.mind.optimisers

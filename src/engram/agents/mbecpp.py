@@ -107,9 +107,7 @@ class MBECpp(Episodic, TemporalDifference):
             return (semantic, optimiser_state, trained.reward, trained.optimisers), (td_loss, reward_loss)
 
         learnt = state.semantic, state.optimiser, mind.reward, mind.optimisers
-        learnt, losses = lax.cond(
-            due(self, spec, step), update, lambda learnt: (learnt, (jnp.zeros(()), jnp.zeros(()))), learnt
-        )
+        learnt, losses = lax.cond(due(self, spec, step), update, lambda learnt: (learnt, (jnp.zeros(()), jnp.zeros(()))), learnt)
         semantic, optimiser_state, reward, optimisers = learnt
         mind = mind._replace(reward=reward, optimisers=optimisers)
         mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, jax.random.fold_in(key, 1))

@@ -107,9 +107,7 @@ def check_spaces(env: gym.Env, name: str) -> None:
     """Raises which of an environment's spaces Engram cannot learn with, and what to do about it."""
     if not isinstance(env, gym.Env):
         raise EngramError(f"{name} is {_kind(env)}, not a gymnasium.Env: derive it from gymnasium.Env and start again.")
-    fault = _action_space_fault(getattr(env, "action_space", None)) or _observation_space_fault(
-        getattr(env, "observation_space", None)
-    )
+    fault = _action_space_fault(getattr(env, "action_space", None)) or _observation_space_fault(getattr(env, "observation_space", None))
     if fault:
         raise EngramError(f"The environment {name} cannot be used as it is: {fault}.")
 
@@ -148,8 +146,7 @@ def _observation_space_fault(space: Any) -> str | None:
             return None
         case spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary() | spaces.Dict() | spaces.Tuple():
             return (
-                f"its observation_space is {_kind(space)}, but {wanted}, or wrap the environment in "
-                "gymnasium.wrappers.FlattenObservation"
+                f"its observation_space is {_kind(space)}, but {wanted}, or wrap the environment in gymnasium.wrappers.FlattenObservation"
             )
         case None:
             return f"it has no observation_space, and {wanted}, set in its __init__"

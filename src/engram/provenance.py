@@ -1,0 +1,45 @@
+"""Where a number comes from: versions, commit and device, which every published figure must name."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+
+def describe_machine() -> dict[str, Any]:
+    """Versions, commit and device: what a published number must name."""
+    device = jax.config.jax_default_device or jax.devices()[0]
+    packages = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy")
+    return {
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
+        "commit": _commit(),
+        "device": getattr(device, "device_kind", str(device)),
+        "processors": os.cpu_count(),
+        "machine": platform.platform(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of this source tree, with a mark where it was changed since; what ENGRAM_COMMIT says where it is not one."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if not git("ls-files", "provenance.py"):
+            return os.environ.get("ENGRAM_COMMIT")
+        return git("rev-parse", "HEAD") + ("-changed" if git("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return os.environ.get("ENGRAM_COMMIT")
