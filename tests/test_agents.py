@@ -89,9 +89,7 @@ def test_contributions_tell_which_part_agrees_with_the_whole(beta, episodic, sem
     agent = MBECpp(**TINY, fixed_beta=beta, epsilon_start=0.0, epsilon_end=0.0, p_refine=0.0)
     # a reward of 10 for the first action and 0 for the second, and an empty memory: Q_MBEC is (10, 0)
     network = constant(by_hand(agent).life.mind.reward.network, [0.0])
-    network = eqx.tree_at(
-        lambda mlp: (mlp.layers[0].weight, mlp.layers[1].weight), network, replace_fn=lambda x: x.at[0, 0].set(10.0)
-    )
+    network = eqx.tree_at(lambda mlp: (mlp.layers[0].weight, mlp.layers[1].weight), network, replace_fn=lambda x: x.at[0, 0].set(10.0))
     network = eqx.tree_at(lambda mlp: mlp.layers[0].weight, network, jnp.zeros((4, 4)).at[0, 2].set(1.0))
     state = by_hand(agent, reward=network)
     mind = state.life.mind
@@ -123,9 +121,7 @@ def test_no_gradient_of_the_td_loss_reaches_memory_trajectory_or_reward():
     for part in ("q", "consolidation"):
         a, b = (jax.tree.leaves(getattr(state.semantic, part)) for state in (slow, fast))
         assert any(np.any(x != y) for x, y in zip(a, b, strict=True))
-    assert any(
-        np.any(x != y) for x, y in zip(*map(jax.tree.leaves, (slow.life.mind.reward, before.life.mind.reward)), strict=True)
-    )
+    assert any(np.any(x != y) for x, y in zip(*map(jax.tree.leaves, (slow.life.mind.reward, before.life.mind.reward)), strict=True))
 
 
 def test_dqn_has_the_td_error_of_its_batch():
@@ -242,9 +238,7 @@ def test_the_better_arm_is_known_though_it_pays_later(learner):
 
 def test_greedy_play_takes_what_was_learnt(learner):
     agent, states = learner
-    play = jax.jit(
-        jax.vmap(lambda state, key: agent.play(state, probe_spec(STEPS), jnp.zeros((6, 2)), jnp.ones(6, bool), key)[1])
-    )
+    play = jax.jit(jax.vmap(lambda state, key: agent.play(state, probe_spec(STEPS), jnp.zeros((6, 2)), jnp.ones(6, bool), key)[1]))
     chosen = np.asarray(play(states, jax.random.split(jax.random.key(1), len(PROBES))))
     assert (chosen[CHOSEN_REWARD] == 1).all()
     assert (chosen[TWO_ARMS] == 1).all()

@@ -136,9 +136,7 @@ def test_one_step_of_mountain_car_is_gymnasiums(physics, action):
     assert outcome.terminated == terminated
 
 
-@pytest.mark.parametrize(
-    ("dynamics", "low", "high"), [(CartPole(), [-0.05] * 4, [0.05] * 4), (MountainCar(), [-0.6, 0.0], [-0.4, 0.0])]
-)
+@pytest.mark.parametrize(("dynamics", "low", "high"), [(CartPole(), [-0.05] * 4, [0.05] * 4), (MountainCar(), [-0.6, 0.0], [-0.4, 0.0])])
 def test_episodes_start_where_gymnasiums_do(dynamics, low, high):
     state, observation = jax.vmap(lambda key: dynamics.reset(QUIET, key))(jax.random.split(KEY, 4000))
     low, high = np.array(low), np.array(high)

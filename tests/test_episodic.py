@@ -135,17 +135,13 @@ def test_a_rest_is_discounted_by_the_steps_before_it():
     lives, _, _ = live(agent, replace(SPEC, limit=30), script, extra=0)
     one = lives[-1].mind
     # after the end the first of two memories is written: t = 3, value 0; set it to 8 by hand and cut an episode after 4 steps
-    mind = one._replace(
-        memory=one.memory._replace(values=jnp.array([8.0])), waiting=one.waiting._replace(count=jnp.zeros(1, jnp.int32))
-    )
+    mind = one._replace(memory=one.memory._replace(values=jnp.array([8.0])), waiting=one.waiting._replace(count=jnp.zeros(1, jnp.int32)))
     _, act = compiled(agent, replace(SPEC, limit=30))
     life = lives[-1]._replace(mind=mind)
     values = []
     for step, mark in enumerate(["", "", "", "cut", ""], start=5):
         flag = np.array([False])
-        told = TimeStep(
-            np.ones((1, 2), np.float32) * step, np.ones(1, np.float32), flag, flag | (mark == "cut"), np.ones((1, 2))
-        )
+        told = TimeStep(np.ones((1, 2), np.float32) * step, np.ones(1, np.float32), flag, flag | (mark == "cut"), np.ones((1, 2)))
         life, _, _ = act(life, told, jnp.int32(step), jax.random.key(step))
         values.append(float(life.mind.memory.values[0]))
     # t = 3 saw one more reward before the cut: 1 + 8/2; the end itself is worth what is read there then: 8
@@ -266,9 +262,7 @@ def test_the_trajectory_model_is_trained_every_chunk_by_the_loss_chosen(loss):
         return
     assert change(8) == pytest.approx(5e-4, rel=0.01)  # the first step of Adam is as long as its rate
     trained = train(jnp.int32(8))
-    stretch = episodic._stretches(
-        agent, SPEC, life.mind.age - 1, life.replay, jnp.int32(8), jax.random.split(jax.random.key(0), 3)[0]
-    )
+    stretch = episodic._stretches(agent, SPEC, life.mind.age - 1, life.replay, jnp.int32(8), jax.random.split(jax.random.key(0), 3)[0])
     of_one = jax.tree.map(lambda x: x[0], stretch)
     noise = jax.random.split(jax.random.split(jax.random.key(0), 3)[1], 1)[0]
     expected = {"recall": models.recall_loss, "prediction": models.prediction_loss}[loss](life.mind.trajectory, of_one, noise)

@@ -94,9 +94,7 @@ def test_nothing_below_records_but_records_touches_files():
     for name in LAYERS[: LAYERS.index("records")]:
         for node in ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
-                roots = (
-                    {a.name.split(".")[0] for a in node.names} if isinstance(node, ast.Import) else {node.module.split(".")[0]}
-                )
+                roots = {a.name.split(".")[0] for a in node.names} if isinstance(node, ast.Import) else {node.module.split(".")[0]}
                 assert not roots & {"logging", "pathlib", "os", "io", "json", "csv", "matplotlib"}, name
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in {"open", "print"}, name

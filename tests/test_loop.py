@@ -111,9 +111,7 @@ def check_episodes(pages, returns, limit):
 
 def short(limit):
     dynamics = CartPole(limit=limit)
-    return Task(
-        "short", "", lambda: gym.make("CartPole-v1", max_episode_steps=limit, disable_env_checker=True), dynamics=dynamics
-    )
+    return Task("short", "", lambda: gym.make("CartPole-v1", max_episode_steps=limit, disable_env_checker=True), dynamics=dynamics)
 
 
 @pytest.mark.parametrize("limit", [6, 200])

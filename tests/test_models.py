@@ -135,9 +135,7 @@ def test_training_lowers_the_loss_of_trajectories(loss):
     """An episode that goes round in a circle of four states: what follows a pair is always the same."""
     circle = np.array([[1, 0, 1, 0, 0], [0, 1, 0, 1, 0], [-1, 0, 0, 0, 1], [0, -1, 1, 0, 0]], np.float32)
     cues = np.array([0, 1, 2, 3])
-    episode = Stretch(
-        models.start(H), circle[np.arange(8) % 4], np.ones(8, bool), circle[cues], circle[(cues + 1) % 4], np.array(True)
-    )
+    episode = Stretch(models.start(H), circle[np.arange(8) % 4], np.ones(8, bool), circle[cues], circle[(cues + 1) % 4], np.array(True))
     adam = optimiser(0.01, 10.0)
 
     def step(learnt, key):

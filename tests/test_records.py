@@ -50,9 +50,7 @@ def same(a, b):
     a, b = (jax.tree.map(lambda x: jax.random.key_data(x) if records.is_key(x) else x, tree) for tree in (a, b))
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
     return jax.tree.structure(a) == jax.tree.structure(b) and all(
-        np.asarray(x).dtype == np.asarray(y).dtype
-        and np.shape(x) == np.shape(y)
-        and np.asarray(x).tobytes() == np.asarray(y).tobytes()
+        np.asarray(x).dtype == np.asarray(y).dtype and np.shape(x) == np.shape(y) and np.asarray(x).tobytes() == np.asarray(y).tobytes()
         for x, y in pairs
     )
 
@@ -147,15 +145,11 @@ def test_numpy_and_python_leaves_come_back_as_they_were(folder):
 
 dtypes = st.sampled_from(["bool", "uint8", "int8", "int32", "uint32", "float16", "float32", "float64", "int64", "complex64"])
 arrays = dtypes.flatmap(lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)))
-keys = st.builds(
-    lambda seed, impl: jax.random.key(seed, impl=impl), st.integers(0, 2**31), st.sampled_from(["threefry2x32", "rbg"])
-)
+keys = st.builds(lambda seed, impl: jax.random.key(seed, impl=impl), st.integers(0, 2**31), st.sampled_from(["threefry2x32", "rbg"]))
 halves = st.lists(st.floats(width=16), max_size=3).map(lambda xs: jnp.array(xs, jnp.bfloat16))
 trees = st.recursive(
     arrays | keys | halves,
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3) | st.tuples(inner, inner)
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3) | st.tuples(inner, inner),
     max_leaves=6,
 )
 

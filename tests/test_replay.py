@@ -37,9 +37,7 @@ def test_the_ring_holds_the_newest_rows(rows):
     assert sorted(x for x in listed if x >= 0) == [100.0 * number for number in range(max(0, rows - 5), rows)]
 
 
-@pytest.mark.parametrize(
-    ("capacity", "iterations", "envs", "rows"), [(10, 1000, 1, 10), (10, 4, 1, 4), (10, 1000, 3, 3), (2, 9, 3, 1)]
-)
+@pytest.mark.parametrize(("capacity", "iterations", "envs", "rows"), [(10, 1000, 1, 10), (10, 4, 1, 4), (10, 1000, 3, 3), (2, 9, 3, 1)])
 def test_a_buffer_is_no_longer_than_its_capacity_or_its_run(capacity, iterations, envs, rows):
     assert empty(row(0, envs), capacity, iterations).reward.shape == (rows, envs)
 

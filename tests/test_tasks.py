@@ -19,9 +19,7 @@ FINE = np.zeros(3, np.float32)
 class Probe(gym.Env):
     """An environment of three numbers and two actions in which one thing at a time can be made wrong."""
 
-    def __init__(
-        self, observation=FINE, reward=1.0, terminated=False, truncated=False, info=None, first=None, sees=None, acts=None
-    ):
+    def __init__(self, observation=FINE, reward=1.0, terminated=False, truncated=False, info=None, first=None, sees=None, acts=None):
         self.observation_space = spaces.Box(-1, 1, (3,)) if sees is None else sees
         self.action_space = spaces.Discrete(2) if acts is None else acts
         self.first = observation if first is None else first

@@ -86,9 +86,7 @@ def interrupt_at(*steps):
 @pytest.mark.parametrize("agent", [SMALL], ids=["mbec++"])
 def test_on_tasks_in_jax_an_interrupted_training_goes_on_bit_for_bit(tmp_path, agent):
     whole = train(agent, "cartpole-gaussian", SEEDS, 150, out=tmp_path / "whole")
-    sentence = complaint(
-        train, agent, "cartpole-gaussian", SEEDS, 150, out=tmp_path / "parts", watch=interrupt_at(57), kind=Interrupted
-    )
+    sentence = complaint(train, agent, "cartpole-gaussian", SEEDS, 150, out=tmp_path / "parts", watch=interrupt_at(57), kind=Interrupted)
     assert sentence.startswith("Interrupted; all until step 57 is saved")
     assert str(tmp_path / "parts") in sentence
     assert RunFolder.load(tmp_path / "parts").meta()["step"] == 57
@@ -153,9 +151,7 @@ def test_an_environment_that_does_not_repeat_itself_goes_on_after_a_cut(tmp_path
 def test_a_broken_environment_leaves_a_folder_that_goes_on(tmp_path):
     make = tape(breaks={90: RuntimeError("out of fuel")})
     sentence = complaint(train, Random(), make, [5], 120, out=tmp_path / "run", kind=loop.EnvironmentFault)
-    assert sentence.startswith(
-        "The environment make_tape broke with seed 5 at step 89: step raised RuntimeError (out of fuel); "
-    )
+    assert sentence.startswith("The environment make_tape broke with seed 5 at step 89: step raised RuntimeError (out of fuel); ")
     assert "all until step 90 is saved" in sentence
     assert resume(tmp_path / "run", task=tape()).curves[5][0][-1] == 120
 
@@ -303,9 +299,7 @@ def test_seeds_may_be_counted_or_listed_by_numpy():
     assert training._numbers(range(2)) == (0, 1)
 
 
-@pytest.mark.parametrize(
-    ("option", "value"), [("steps", 0), ("steps", -5), ("steps", 1.5), ("envs", 0), ("envs", 2.5), ("envs", None)]
-)
+@pytest.mark.parametrize(("option", "value"), [("steps", 0), ("steps", -5), ("steps", 1.5), ("envs", 0), ("envs", 2.5), ("envs", None)])
 def test_counts_that_are_none_are_refused(option, value):
     assert option in complaint(train, Random(), "cartpole", 1, **({"steps": 10} | {option: value}))
 

@@ -32,7 +32,9 @@ class Policy:
         if not is_one and observation.shape[1:] != self.spec.shape:
             raise EngramError(f"An observation must have shape {self.spec.shape}, or (n, *that) for several, not {observation.shape}.")
         batch = observation[None] if is_one else observation
-        first = np.ones(len(batch), bool) if self._first is None else np.broadcast_to(self._first, len(batch))
+        # Another number of environments than before can only be other environments, where episodes begin.
+        known = self._first is not None and np.size(self._first) in (1, len(batch))
+        first = np.broadcast_to(self._first, len(batch)) if known else np.ones(len(batch), bool)
         key = jax.random.fold_in(self._key, self._step)
         self.state, action = _play(self.agent, self.spec)(self.state, batch.astype(self.spec.dtype), first, key)
         self._step += 1
