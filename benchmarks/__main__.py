@@ -101,9 +101,7 @@ def _version(package: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed of Engram, and of others beside it.")
-    parser.add_argument(
-        "what", nargs="*", help=f"of {', '.join(SECTIONS)} (default: all; gpu where there is one); or: table FILES"
-    )
+    parser.add_argument("what", nargs="*", help=f"of {', '.join(SECTIONS)} (default: all; gpu where there is one); or: table FILES")
     parser.add_argument("--quick", action="store_true", help="small and noisy, to see whether it works")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all that was measured as JSON")
     parser.add_argument("--others-python", metavar="PATH", help="a Python that has SB3 and SBX (default: makes .venv-bench)")

@@ -87,8 +87,7 @@ def gpu_tables(result: dict) -> list[Table]:
     together = [m for m in result["measured"] if m["memory"] != "anew"]
     whole = [m for m in result["measured"] if m["memory"] == "anew"]
     rows = [
-        [m["name"], m["memory"] or "-", str(m["runs"]), number(speed(m)), f"{1e3 * seconds(m) / m['iterations']:.2f}"]
-        for m in together
+        [m["name"], m["memory"] or "-", str(m["runs"]), number(speed(m)), f"{1e3 * seconds(m) / m['iterations']:.2f}"] for m in together
     ]
     walls = [[m["name"], str(m["runs"]), number(m["iterations"]), f"{seconds(m):.2f}", number(speed(m))] for m in whole]
     return [

@@ -234,7 +234,7 @@ def consider(
     is_refined = lots[1:] < options.p_refine
     memory = mem.refine(mind.memory, mem.first(present, writers), jnp.max(q, axis=-1), options.write_rate, is_refined)
     if options.forget == "unused":
-        memory = mem.touch(memory, planned, step)
+        memory = mem.touch(memory, mem.first(planned, options.neighbours), step)
     written = mem.first(oldest, writers), waiting.keys[head], waiting.returns[head]
     memory = mem.write(memory, *written, options.write_rate, is_ready, step, options.forget)
     return mind._replace(memory=memory, waiting=_drop(waiting, is_ready)), tau, plan, q

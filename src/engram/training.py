@@ -1,6 +1,7 @@
 """Training from the first step to the last: curves, checkpoints, interruption, and going on."""
 
 import dataclasses
+import operator
 import signal
 import threading
 import time
@@ -312,12 +313,15 @@ def _spec(saved: dict[str, Any]) -> Spec:
 
 
 def _numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:
-    if isinstance(seeds, int):
-        check_option("seeds", seeds, Count)
+    if isinstance(seeds, int | np.integer):
+        check_option("seeds", seeds if isinstance(seeds, bool) else int(seeds), Count)
         return tuple(range(seeds))
-    numbers = tuple(int(seed) for seed in seeds)
+    try:
+        numbers = tuple(operator.index(seed) for seed in seeds)
+    except TypeError:
+        numbers = ()
     if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0 or max(numbers) >= 2**32:
-        raise EngramError(f"seeds must be a count, or different whole numbers from 0 to 2**32 - 1, not {list(seeds)}.")
+        raise EngramError(f"seeds must be a count, or different whole numbers from 0 to 2**32 - 1, not {seeds!r}.")
     return numbers
 
 
