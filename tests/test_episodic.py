@@ -209,6 +209,14 @@ def test_every_switch_changes_what_is_remembered(options):
     assert np.abs(changed - outlook(BUSY)).max() > 1e-3
 
 
+def test_only_what_a_decision_reads_counts_as_used():
+    """With K = 1 each of two actions reads one memory, though a write would touch four."""
+    agent = replace(BUSY, neighbours=1, write_neighbours=4, slots=8, forget="unused")
+    lives, _, _ = live(agent, LONG, [[(1.0, "end" if step % 4 == 3 else "")] for step in range(30)], extra=9)
+    assert int(lives[-1].mind.memory.filled) == 8
+    assert 1 <= int((lives[-1].mind.memory.used == len(lives) - 1).sum()) <= 2
+
+
 # Training of the trajectory model
 
 ROWS = 8

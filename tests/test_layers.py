@@ -32,13 +32,17 @@ LAYERS = [
     "tasks",
     "loop",
     "records",
+    "provenance",
     "report.statistics",
     "report.figures",
     "report.video",
     "report",
     "policy",
     "evaluation",
+    "scores",
     "training",
+    "screen",
+    "cli",
 ]
 """of design.md's list, with what was added to it; modules not named here stand below all of these"""
 

@@ -46,7 +46,7 @@ def complaint(call, *arguments, kind=EngramError, **options):
         call(*arguments, **options)
     sentence = str(caught.value)
     assert "\n" not in sentence
-    assert sentence.endswith(".")
+    assert sentence.endswith((".", "?"))
     return sentence
 
 
@@ -83,10 +83,9 @@ def interrupt_at(*steps):
     return watch
 
 
-@pytest.mark.parametrize("agent", [SMALL], ids=["mbec++"])
-def test_on_tasks_in_jax_an_interrupted_training_goes_on_bit_for_bit(tmp_path, agent):
-    whole = train(agent, "cartpole-gaussian", SEEDS, 150, out=tmp_path / "whole")
-    sentence = complaint(train, agent, "cartpole-gaussian", SEEDS, 150, out=tmp_path / "parts", watch=interrupt_at(57), kind=Interrupted)
+def test_on_tasks_in_jax_an_interrupted_training_goes_on_bit_for_bit(tmp_path):
+    whole = train(TINY, "cartpole-gaussian", SEEDS, 150, out=tmp_path / "whole")
+    sentence = complaint(train, TINY, "cartpole-gaussian", SEEDS, 150, out=tmp_path / "parts", watch=interrupt_at(57), kind=Interrupted)
     assert sentence.startswith("Interrupted; all until step 57 is saved")
     assert str(tmp_path / "parts") in sentence
     assert RunFolder.load(tmp_path / "parts").meta()["step"] == 57
