@@ -15,7 +15,7 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import jaxlib
+import jaxlib.version
 from jaxtyping import Array, Float, Int
 
 SOURCE = Path(__file__).parent / "nearest.cc"
@@ -49,7 +49,7 @@ def _built() -> Path:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise OSError("no C++ compiler")
-    name = hashlib.sha256("".join((SOURCE.read_text(), jaxlib.__version__, compiler, *FLAGS, _processor())).encode()).hexdigest()[:16]
+    name = hashlib.sha256("".join((SOURCE.read_text(), jaxlib.version.__version__, compiler, *FLAGS, _processor())).encode()).hexdigest()[:16]
     library = _cache() / f"nearest-{name}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:  # another process may be compiling too: the last one wins

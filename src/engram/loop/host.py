@@ -1,0 +1,205 @@
+"""Any Gymnasium environment: R runs of E environments in lockstep, the environments stepping while the device learns."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from engram.errors import EngramError
+from engram.loop.program import Carry, Program, means
+from engram.tasks import Task
+from engram.tasks.checks import in_brief, reset_fault, step_fault
+from engram.types import Agent, Spec, TimeStep
+
+
+class EnvironmentFault(EngramError):
+    """An environment raised, or gave something no agent can use."""
+
+
+class Packing:
+    """A carry as a tuple of plain arrays and back: to flatten modules and keys in Python at every call costs more than an update."""
+
+    def __init__(self, structure: Carry):
+        self.leaves, self.tree = jax.tree.flatten(structure)
+
+    def pack(self, carry: Carry) -> tuple[Array, ...]:
+        return tuple(jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(carry))
+
+    def unpack(self, arrays: tuple[Array, ...]) -> Carry:
+        pairs = zip(self.leaves, arrays, strict=True)
+        return jax.tree.unflatten(self.tree, [jax.random.wrap_key_data(x) if _is_key(leaf) else x for leaf, x in pairs])
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+class Host:
+    """Real Gymnasium environments. A checkpoint cannot hold them, so it holds the actions of the episodes being lived: replayed from
+    the same reset seed, they bring each environment back to where it was."""
+
+    def __init__(self, agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec):
+        self.spec, self.seeds, self.tasks = spec, list(seeds), list(tasks)
+        self.program = Program(agent, spec)
+        self.packing = Packing(self._shape())
+        self._act = jax.jit(self._packed_act, donate_argnums=0)
+        self._learn = jax.jit(self._packed_learn, donate_argnums=0)
+        self.envs: list[list[gym.Env]] = []
+        self.places = [(r, e) for r in range(len(self.seeds)) for e in range(spec.envs)]
+        shape = (len(self.seeds), spec.envs)
+        self.score, self.episode = np.zeros(shape), np.zeros(shape, np.int64)
+        self.taken: dict[tuple[int, int], list[int]] = {place: [] for place in self.places}
+        self.timestep: Any = _copy(self.program.blank(len(self.seeds)))
+        self.iteration = 0
+        self.fault: EngramError | None = None
+
+    def _shape(self) -> Carry:
+        return jax.eval_shape(self.program.init, jnp.array(self.seeds, jnp.uint32))
+
+    def _packed_act(self, arrays: tuple[Array, ...], timestep: TimeStep):
+        carry, action = self.program.act(self.packing.unpack(arrays), timestep)
+        return self.packing.pack(carry), action
+
+    def _packed_learn(self, arrays: tuple[Array, ...]):
+        return self.packing.pack(self.program.learn(self.packing.unpack(arrays)))
+
+    @property
+    def carry(self) -> Carry:
+        return self.packing.unpack(self.arrays)
+
+    @carry.setter
+    def carry(self, carry: Carry) -> None:
+        self.arrays = self.packing.pack(carry)
+
+    def start(self) -> None:
+        self.carry = jax.jit(self.program.init)(jnp.array(self.seeds, jnp.uint32))
+        self._make()
+        for place in self.places:
+            self.timestep.observation[place] = self.timestep.final[place] = self._reset(place)
+
+    def _make(self) -> None:
+        self.envs = [[task.make() for _ in range(self.spec.envs)] for task in self.tasks]
+
+    def _reset(self, place: tuple[int, int]) -> np.ndarray:
+        """Begins the environment's next episode; how depends on the run's seed and the episode's number alone."""
+        r, e = place
+        seed = int(np.random.SeedSequence([self.seeds[r], e, int(self.episode[place])]).generate_state(1)[0])
+        answer = self._call(r, "reset", lambda: self.envs[r][e].reset(seed=seed))
+        return self._checked(r, answer, reset_fault(answer, self.spec))
+
+    def _call(self, r: int, what: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            raise self._broken(r, f"{what} raised {type(error).__name__} ({in_brief(error)})") from error
+
+    def _checked(self, r: int, answer: Any, wrong: str | None) -> np.ndarray:
+        """The observation in what an environment answered, if nothing is wrong with it."""
+        if wrong:
+            raise self._broken(r, wrong)
+        return np.asarray(answer[0], self.spec.dtype)
+
+    def _broken(self, r: int, what: str) -> EnvironmentFault:
+        step = self.iteration * self.spec.envs
+        return EnvironmentFault(f"The environment {self.tasks[r].name} broke with seed {self.seeds[r]} at step {step}: {what}.")
+
+    def advance(self, iterations: int, stop: Callable[[], bool] = lambda: False) -> Float[np.ndarray, "T R E"]:
+        returns = np.full((iterations, len(self.seeds), self.spec.envs), np.nan, np.float32)
+        for i in range(iterations):
+            arrays, actions = self._act(self.arrays, self.timestep)
+            chosen = np.asarray(actions)
+            self.arrays = self._learn(arrays)  # dispatched, not waited for: the environments step meanwhile
+            self._step(chosen, returns[i])
+            self.iteration += 1
+            if self.fault or stop():
+                return returns[: i + 1]
+        return returns
+
+    def _step(self, actions: Int[np.ndarray, "R E"], returns: Float[np.ndarray, "R E"]) -> None:
+        # In new arrays: the device may still be reading those of the last step.
+        self.timestep = _copy(self.timestep)
+        waiting = list(self.places)
+        try:
+            while waiting:
+                self._step_one(waiting[0], int(actions[waiting[0]]), returns)
+                waiting.pop(0)
+        except EnvironmentFault as fault:
+            self.fault = fault
+            for place in waiting:  # what did not answer counts as cut, and begins anew when resumed
+                if np.isnan(returns[place]):
+                    self._cut(place)
+                else:  # it did answer, and its episode is over, but the next could not begin: it is left out
+                    self.episode[place] += 1
+
+    def _step_one(self, place: tuple[int, int], action: int, returns: Float[np.ndarray, "R E"]) -> None:
+        (r, e), now = place, self.timestep
+        answer = self._call(r, "step", lambda: self.envs[r][e].step(action))
+        seen = self._checked(r, answer, step_fault(answer, self.spec))
+        _, reward, terminated, truncated, info = answer
+        now.reward[place], now.terminated[place], now.truncated[place] = reward, terminated, truncated
+        now.observation[place] = now.final[place] = seen
+        self.score[place] += info.get("true_reward", reward)
+        self.taken[place].append(action)
+        if terminated or truncated:
+            returns[place] = self.score[place]
+            self._next(place)
+            now.observation[place] = self._reset(place)
+
+    def _next(self, place: tuple[int, int]) -> None:
+        self.episode[place] += 1
+        self.score[place] = 0
+        self.taken[place] = []
+
+    def _cut(self, place: tuple[int, int], reward: float = 0.0) -> None:
+        """The episode counts as cut where it was last seen."""
+        now = self.timestep
+        now.reward[place], now.terminated[place], now.truncated[place] = reward, False, True
+        now.final[place] = now.observation[place]
+        self._next(place)
+
+    def metrics(self) -> dict[str, Float[np.ndarray, "R"]]:
+        self.carry, since = means(self.carry)
+        return since
+
+    def template(self) -> PyTree:
+        return self._shape(), self.timestep, self.score, self.episode
+
+    def save(self) -> tuple[PyTree, dict[str, Any]]:
+        return (self.carry, self.timestep, self.score, self.episode), {"taken": list(self.taken.values())}
+
+    def restore(self, tree: PyTree, notes: dict[str, Any]) -> None:
+        self.carry, self.timestep, self.score, self.episode = tree
+        self.iteration = int(self.carry.step)
+        self.taken = dict(zip(self.places, notes["taken"], strict=True))
+        self._make()
+        for place in self.places:
+            seen = self._repeat(place)
+            if not self.taken[place]:
+                self.timestep.observation[place] = seen
+            elif not np.array_equal(seen, self.timestep.observation[place]):
+                # An environment that does not repeat itself cannot be brought back.
+                self._cut(place, self.timestep.reward[place])
+                self.timestep.observation[place] = self._reset(place)
+
+    def _repeat(self, place: tuple[int, int]) -> np.ndarray | None:
+        """Lives the episode again up to where it was, and sees what is seen there; None if it is over before that."""
+        (r, e), seen = place, self._reset(place)
+        for action in self.taken[place]:
+            answer = self._call(r, "step", lambda: self.envs[r][e].step(action))  # noqa: B023
+            seen = self._checked(r, answer, step_fault(answer, self.spec))
+            if answer[2] or answer[3]:
+                return None
+        return seen
+
+    def close(self) -> None:
+        for env in (env for envs in self.envs for env in envs):
+            env.close()
+
+
+def _copy(timestep: TimeStep) -> Any:
+    """A timestep of NumPy arrays of its own."""
+    return TimeStep(*map(np.array, timestep))  # pyright: ignore[reportArgumentType]

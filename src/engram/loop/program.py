@@ -1,0 +1,111 @@
+"""What both drivers share: their face, and the agent's functions over R runs. Here, and only here, stands `vmap` over runs."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from engram.errors import EngramError
+from engram.types import Agent, Metrics, Spec, TimeStep
+
+
+class Driver(Protocol):
+    """Trains R runs together. Made cheaply, it must `start` or `restore` before it can `advance`."""
+
+    iteration: int
+    """how often the agents have acted"""
+    fault: EngramError | None
+    """what stopped it, if an environment broke; its state is then still whole"""
+
+    def start(self) -> None: ...
+
+    def advance(self, iterations: int, stop: Callable[[], bool] = ...) -> Float[np.ndarray, "T R E"]:
+        """Trains, and gives the un-noised return of each episode that ended, else NaN. Fewer iterations where `stop` says so."""
+        ...
+
+    def metrics(self) -> dict[str, Float[np.ndarray, "R"]]:
+        """Means over the iterations since this was last asked."""
+        ...
+
+    def template(self) -> PyTree:
+        """The shapes of the arrays that `save` gives. The first part of both is a `Carry`."""
+        ...
+
+    def save(self) -> tuple[PyTree, dict[str, Any]]:
+        """Everything: arrays, and what is kept as JSON."""
+        ...
+
+    def restore(self, tree: PyTree, notes: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Keys(NamedTuple):
+    """Sources of random numbers of one run; those of an iteration are folded in, so no key is ever used twice."""
+
+    act: Key[Array, ""]
+    learn: Key[Array, ""]
+    world: Key[Array, ""]
+    episodes: Key[Array, ""]
+    birth: Key[Array, ""]
+
+
+class Carry(NamedTuple):
+    """What the compiled functions pass on; leaves have a leading axis R, but for `step`."""
+
+    agent: PyTree
+    keys: Keys
+    sums: Metrics
+    """of the metrics since the last report"""
+    since: Int[Array, ""]
+    """iterations since then"""
+    step: Int[Array, ""]
+    """iterations so far, the same for all runs"""
+
+
+class Program:
+    """The agent's functions over R runs."""
+
+    def __init__(self, agent: Agent, spec: Spec):
+        self.agent, self.spec = agent, spec
+
+    def init(self, seeds: Int[Array, "R"]) -> Carry:
+        runs = seeds.shape[0]
+        keys = jax.vmap(lambda seed: Keys(*jax.random.split(jax.random.key(seed), len(Keys._fields))))(seeds)
+        states = jax.vmap(lambda key: self.agent.init(key, self.spec))(keys.birth)
+        carry = Carry(states, keys, {}, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+        names = jax.eval_shape(lambda carry: self.act(carry, self.blank(runs))[0].sums | self.learn(carry).sums, carry)
+        return carry._replace(sums={name: jnp.zeros(runs) for name in names})
+
+    def blank(self, runs: int) -> TimeStep:
+        shape = (runs, self.spec.envs)
+        seen = jnp.zeros((*shape, *self.spec.shape), self.spec.dtype)
+        return TimeStep(seen, jnp.zeros(shape), jnp.zeros(shape, bool), jnp.zeros(shape, bool), seen)
+
+    def act(self, carry: Carry, timestep: TimeStep) -> tuple[Carry, Int[Array, "R E"]]:
+        def one(state, key, timestep):
+            return self.agent.act(state, self.spec, timestep, carry.step, jax.random.fold_in(key, carry.step))
+
+        state, action, metrics = jax.vmap(one)(carry.agent, carry.keys.act, timestep)
+        return carry._replace(agent=state, sums=_add(carry.sums, metrics)), action
+
+    def learn(self, carry: Carry) -> Carry:
+        def one(state, key):
+            return self.agent.learn(state, self.spec, carry.step, jax.random.fold_in(key, carry.step))
+
+        state, metrics = jax.vmap(one)(carry.agent, carry.keys.learn)
+        return carry._replace(agent=state, sums=_add(carry.sums, metrics), since=carry.since + 1, step=carry.step + 1)
+
+
+def means(carry: Carry) -> tuple[Carry, dict[str, Float[np.ndarray, "R"]]]:
+    """The means of the metrics, and a carry that begins to sum them anew."""
+    since = max(int(carry.since), 1)
+    means = {name: np.asarray(value) / since for name, value in carry.sums.items()}
+    return carry._replace(sums=jax.tree.map(jnp.zeros_like, carry.sums), since=jnp.zeros_like(carry.since)), means
+
+
+def _add(sums: Metrics, metrics: Metrics) -> Metrics:
+    return sums | {name: sums.get(name, 0.0) + value for name, value in metrics.items()}
