@@ -16,7 +16,7 @@ def nearest(
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
     """Distances and slots of the `k` keys nearest to each query, nearest first, among the first `filled` slots.
 
-    Where fewer than `k` are filled the rest have distance infinity. No gradient flows: who needs one takes it through `keys[slots]`.
+    Where fewer than `k` are filled the rest have distance infinity, and slot 0. No gradient flows: who needs one takes it through `keys[slots]`.
     """
     keys, queries = lax.stop_gradient((keys, queries))
     search = native.nearest if is_native() else portable
@@ -37,6 +37,7 @@ def portable(
     keys = jnp.pad(keys, ((0, -keys.shape[0] % BLOCK), (0, 0)))
     is_filled = jnp.arange(keys.shape[0]) < filled
     best, slots = _smallest(jnp.where(is_filled, _squares(keys, queries), jnp.inf), min(k, keys.shape[0]))
+    slots = jnp.where(jnp.isfinite(best), slots, 0)
     missing = ((0, 0), (0, k - best.shape[-1]))
     return jnp.sqrt(jnp.pad(best, missing, constant_values=jnp.inf)), jnp.pad(slots, missing)
 
@@ -44,8 +45,9 @@ def portable(
 def _squares(keys: Float[Array, "N H"], queries: Float[Array, "Q H"]) -> Float[Array, "Q N"]:
     """Squared distances by differences: a matrix product loses digits where distances are small, and small distances weigh most."""
     total = jnp.zeros((queries.shape[0], keys.shape[0]))
+    columns = lax.optimization_barrier(keys.T)  # laid out so that neighbours in memory are neighbours in the loop
     for h in range(keys.shape[1]):  # unrolled, so that it becomes one loop over queries and keys and no array of differences
-        total += (queries[:, h, None] - keys[None, :, h]) ** 2
+        total += (queries[:, h, None] - columns[h]) ** 2
     return total
 
 

@@ -49,8 +49,8 @@ def _built() -> Path:
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise OSError("no C++ compiler")
-    name = hashlib.sha256("".join((SOURCE.read_text(), jaxlib.version.__version__, compiler, *FLAGS, _processor())).encode()).hexdigest()[:16]
-    library = _cache() / f"nearest-{name}.so"
+    made_of = (SOURCE.read_text(), jaxlib.version.__version__, compiler, *FLAGS, _processor())
+    library = _cache() / f"nearest-{hashlib.sha256(''.join(made_of).encode()).hexdigest()[:16]}.so"
     if not library.exists():
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:  # another process may be compiling too: the last one wins
             fresh = Path(folder) / library.name
