@@ -19,6 +19,7 @@ LAYERS = [
     "returns",
     "networks",
     "models",
+    "waiting",
     "episodic",
     "agents.shared",
     "agents.random",

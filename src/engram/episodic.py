@@ -1,5 +1,5 @@
-"""The episodic system that MBEC and MBEC++ share: the trajectory being lived, the memories waiting for their return, planning by
-memory, and the training of both models (Sections 3.1 to 3.3, Algorithm 1)."""
+"""The episodic system that MBEC and MBEC++ share: the trajectory being lived, planning by memory, and the training of both models
+(Sections 3.1 to 3.3, Algorithm 1)."""
 
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import memory as mem
 from engram import models
+from engram import waiting as wt
 from engram.errors import EngramError
 from engram.models import RewardModel, Trajectory, TrajectoryModel
 from engram.networks import MLP, descend, draw, optimiser
@@ -74,21 +75,6 @@ def check(options: Episodic) -> None:
             )
 
 
-class Waiting(NamedTuple):
-    """A ring of memories for each environment: open ones still gather their return, closed ones wait to be written, one a step.
-
-    Writing them all when the episode ends would make every step as slow as the rare last one, since runs share one program.
-    """
-
-    keys: Float[Array, "E C D"]
-    returns: Float[Array, "E C"]
-    discounts: Float[Array, "E C"]
-    """what the next reward counts for"""
-    is_open: Bool[Array, "E C"]
-    head: Int[Array, "E"]
-    count: Int[Array, "E"]
-
-
 class Mind(NamedTuple):
     """The state of the episodic system."""
 
@@ -103,7 +89,7 @@ class Mind(NamedTuple):
     """of each environment, before its last action"""
     age: Int[Array, "E"]
     """t, steps that each environment's episode has lasted"""
-    waiting: Waiting
+    waiting: wt.Waiting
     recall_loss: Float[Array, ""]
     """of the last training of the trajectory model"""
 
@@ -123,7 +109,6 @@ def init(options: Episodic, spec: Spec, states: int, clip: float, key: Key[Array
     dim = options.key_dim or options.trajectory
     # Where no limit is known, 1,000 steps are waited for: by then a discount of 0.99 has left nothing.
     ring = min(spec.limit or 1_000, 100_000) // options.chunk + 4
-    shape = (spec.envs, ring)
     return Mind(
         memory=mem.empty(options.slots, dim),
         trajectory=trajectory,
@@ -136,14 +121,7 @@ def init(options: Episodic, spec: Spec, states: int, clip: float, key: Key[Array
         tau=models.start(spec.envs, options.trajectory),
         before=models.start(spec.envs, options.trajectory),
         age=jnp.zeros(spec.envs, jnp.int32),
-        waiting=Waiting(
-            keys=jnp.zeros((*shape, dim)),
-            returns=jnp.zeros(shape),
-            discounts=jnp.zeros(shape),
-            is_open=jnp.zeros(shape, bool),
-            head=jnp.zeros(spec.envs, jnp.int32),
-            count=jnp.zeros(spec.envs, jnp.int32),
-        ),
+        waiting=wt.empty(spec.envs, ring, dim),
         recall_loss=jnp.zeros(()),
     )
 
@@ -212,22 +190,19 @@ def consider(
     """
     envs, actions = spec.envs, spec.actions
     is_memory = (mind.age > 0) & ((mind.age % options.chunk == 0) | happened.done)
-    waiting = _accumulate(mind.waiting, happened.reward, gamma if options.discount_memory else 1.0)
-    waiting = _append(waiting, keys(mind, mind.tau.h), is_memory)
+    waiting = wt.accumulate(mind.waiting, happened.reward, gamma if options.discount_memory else 1.0)
+    waiting = wt.append(waiting, keys(mind, mind.tau.h), is_memory)
     tau = jax.tree.map(lambda x: jnp.where(happened.done[:, None], 0.0, x), mind.tau)
     plan = imagine(mind, options, happened.state, tau, actions)
 
     head = jnp.arange(envs), waiting.head
     queries = keys(mind, plan.tau.h).reshape(envs * actions, -1), keys(mind, tau.h), waiting.keys[head], keys(mind, mind.tau.h)
     near = recall(mind, options, jnp.concatenate(queries))
-    planned, present, oldest, reached = (
-        jax.tree.map(lambda x: x[a:b], near)  # noqa: B023
-        for a, b in ((0, envs * actions), *((envs * (actions + i), envs * (actions + i + 1)) for i in range(3)))
-    )
+    planned, present, oldest, reached = mem.split(near, (envs * actions, envs, envs, envs))
     q = plan.reward + gamma * read(mind, options, planned, is_optimistic(options, lots[0])).reshape(envs, actions)
 
     expected = read(mind, options, reached)  # what an episode that was cut would still have brought
-    waiting = _close(waiting, happened.done, jnp.where(happened.end, 0.0, expected))
+    waiting = wt.close(waiting, happened.done, jnp.where(happened.end, 0.0, expected))
     is_ready = (waiting.count > 0) & ~waiting.is_open[head]
 
     writers = options.write_neighbours or options.neighbours
@@ -237,50 +212,13 @@ def consider(
         memory = mem.touch(memory, mem.first(planned, options.neighbours), step)
     written = mem.first(oldest, writers), waiting.keys[head], waiting.returns[head]
     memory = mem.write(memory, *written, options.write_rate, is_ready, step, options.forget)
-    return mind._replace(memory=memory, waiting=_drop(waiting, is_ready)), tau, plan, q
+    return mind._replace(memory=memory, waiting=wt.drop(waiting, is_ready)), tau, plan, q
 
 
 def advance(mind: Mind, tau: Trajectory, plan: Plan, action: Int[Array, "E"], done: Bool[Array, "E"]) -> Mind:
     """The trajectory goes on by the action chosen."""
     after = jax.tree.map(lambda x: x[jnp.arange(x.shape[0]), action], plan.tau)
     return mind._replace(before=tau, tau=after, age=jnp.where(done, 0, mind.age) + 1)
-
-
-def _accumulate(waiting: Waiting, reward: Float[Array, "E"], gamma: float) -> Waiting:
-    return waiting._replace(
-        returns=waiting.returns + jnp.where(waiting.is_open, waiting.discounts * reward[:, None], 0.0),
-        discounts=waiting.discounts * gamma,
-    )
-
-
-def _append(waiting: Waiting, key: Float[Array, "E D"], when: Bool[Array, "E"]) -> Waiting:
-    size = waiting.returns.shape[1]
-    slot = (waiting.head + waiting.count) % size
-    here = (jnp.arange(size) == slot[:, None]) & when[:, None]
-    return waiting._replace(
-        keys=jnp.where(here[..., None], key[:, None], waiting.keys),
-        returns=jnp.where(here, 0.0, waiting.returns),
-        discounts=jnp.where(here, 1.0, waiting.discounts),
-        is_open=waiting.is_open | here,
-        count=waiting.count + when,
-    )
-
-
-def _close(waiting: Waiting, done: Bool[Array, "E"], rest: Float[Array, "E"]) -> Waiting:
-    """Where the episode is done, its memories have their return: what was gathered and the discounted rest. A ring that is nearly
-    full closes its oldest memory early, with the same estimate."""
-    size = waiting.returns.shape[1]
-    is_full = waiting.count >= size - 1
-    closing = waiting.is_open & (done[:, None] | (is_full[:, None] & (jnp.arange(size) == waiting.head[:, None])))
-    return waiting._replace(
-        returns=waiting.returns + jnp.where(closing, waiting.discounts * rest[:, None], 0.0),
-        is_open=waiting.is_open & ~closing,
-    )
-
-
-def _drop(waiting: Waiting, when: Bool[Array, "E"]) -> Waiting:
-    """Lets go of the oldest memory."""
-    return waiting._replace(head=(waiting.head + when) % waiting.returns.shape[1], count=waiting.count - when)
 
 
 class Experience(NamedTuple):

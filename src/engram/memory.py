@@ -3,6 +3,8 @@
 The search for neighbours is what costs, so it stands apart: one `recall` serves any number of reads, refinements and writes.
 """
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import jax
@@ -59,6 +61,11 @@ def first(near: Neighbours, k: int) -> Neighbours:
     weights = near.weights[:, :k]
     total = jnp.sum(weights, axis=-1, keepdims=True)
     return Neighbours(near.slots[:, :k], weights / jnp.where(total > 0, total, 1), near.exact)
+
+
+def split(near: Neighbours, sizes: Sequence[int]) -> list[Neighbours]:
+    """The neighbours of queries that were searched together, apart again."""
+    return [Neighbours(*(x[end - size : end] for x in near)) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 def read(memory: Memory, near: Neighbours, optimistic: Bool[Array, ""] | bool = False) -> Float[Array, "Q"]:

@@ -16,7 +16,8 @@ def nearest(
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
     """Distances and slots of the `k` keys nearest to each query, nearest first, among the first `filled` slots.
 
-    Where fewer than `k` are filled the rest have distance infinity, and slot 0. No gradient flows: who needs one takes it through `keys[slots]`.
+    Where fewer than `k` are filled the rest have distance infinity, and slot 0. No gradient flows: who needs one takes it through
+    `keys[slots]`.
     """
     keys, queries = lax.stop_gradient((keys, queries))
     search = native.nearest if is_native() else portable
