@@ -241,7 +241,7 @@ def test_a_broken_environment_is_named_with_its_seed_and_step(breakable, fault):
     driver, returns = broken(breakable, {5: answer})
     sentence = str(driver.fault)
     assert isinstance(driver.fault, EngramError)
-    assert sentence.startswith("The environment tape broke with seed 4 at step 8: ")  # the fifth of two environments each
+    assert sentence.startswith("The environment tape broke with seed 4 at step 10: ")  # the fifth of two environments each
     assert words in sentence
     assert sentence.endswith(".")
     assert "\n" not in sentence

@@ -222,7 +222,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_nothing_else(folder, monkeypa
     with pytest.raises(EngramError) as excinfo:
         folder.save(state(2.0), {"step": 2})
     monkeypatch.undo()
-    sentence(excinfo, str(folder.path), "No space left", "previous checkpoint", "untouched")
+    sentence(excinfo, str(folder.path), "No space left", "untouched")
     assert folder.checkpoint.read_bytes() == before
     assert same(folder.restore(state())[0], state(1.0))
     assert os.listdir(folder.checkpoint.parent) == ["state.safetensors"]

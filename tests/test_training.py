@@ -150,7 +150,7 @@ def test_an_environment_that_does_not_repeat_itself_goes_on_after_a_cut(tmp_path
 def test_a_broken_environment_leaves_a_folder_that_goes_on(tmp_path):
     make = tape(breaks={90: RuntimeError("out of fuel")})
     sentence = complaint(train, Random(), make, [5], 120, out=tmp_path / "run", kind=loop.EnvironmentFault)
-    assert sentence.startswith("The environment make_tape broke with seed 5 at step 89: step raised RuntimeError (out of fuel); ")
+    assert sentence.startswith("The environment make_tape broke with seed 5 at step 90: step raised RuntimeError (out of fuel). Mend it; ")
     assert "all until step 90 is saved" in sentence
     assert resume(tmp_path / "run", task=tape()).curves[5][0][-1] == 120
 
@@ -316,3 +316,77 @@ def test_several_environments_share_the_steps():
     assert result.folder is None
     assert isinstance(result.policies[0], engram.Policy)
     assert isinstance(find("cartpole"), Task)
+
+
+# What users meet
+
+
+def counted(space, actions):
+    class Counted(gym.Env):
+        observation_space, action_space = space, actions
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.observation_space.seed(seed)
+            self.t = 0
+            return self.observation_space.sample(), {}
+
+        def step(self, action):
+            assert self.action_space.contains(action)
+            self.t += 1
+            return self.observation_space.sample(), 1.0, self.t >= 5, False, {}
+
+    return Counted
+
+
+def test_a_policy_speaks_as_the_environment_counts():
+    make = counted(gym.spaces.Discrete(5, start=10), gym.spaces.Discrete(3, start=7))
+    policy = train(Random(), make, 1, 20).policies[0]
+    assert policy.act(14) in (7, 8, 9)
+    actions = policy.act(np.arange(10, 15))  # as many as there are numbers: still a batch
+    assert actions.shape == (5,)
+    assert set(actions) <= {7, 8, 9}
+    for wrong in (9, 15, 12.5):
+        with pytest.raises(EngramError, match="whole numbers from 10 to 14"):
+            policy.act(wrong)
+
+
+def test_a_policy_takes_several_numbers_at_once():
+    make = counted(gym.spaces.MultiDiscrete([3, 4]), gym.spaces.Discrete(2))
+    policy = train(Random(), make, 1, 20).policies[0]
+    assert policy.act(np.array([2, 3])) in (0, 1)
+    assert policy.act(np.array([[2, 3], [0, 0]])).shape == (2,)
+
+
+def test_a_run_is_not_resumed_on_another_environment(tmp_path):
+    train(Random(), counted(gym.spaces.Discrete(5), gym.spaces.Discrete(3)), 1, 20, out=tmp_path / "run")
+    with pytest.raises(EngramError, match="actions was 3, but Counted's is 4"):
+        resume(tmp_path / "run", task=counted(gym.spaces.Discrete(5), gym.spaces.Discrete(4)))
+
+
+def test_two_processes_do_not_train_into_one_folder(tmp_path):
+    train(Random(), "cartpole", 1, 20, out=tmp_path / "run")
+    with RunFolder.load(tmp_path / "run").alone(), pytest.raises(EngramError, match="Another process is training into"):
+        resume(tmp_path / "run")
+
+
+def test_runs_that_do_not_fit_say_so_before_anything_is_made(tmp_path):
+    with pytest.raises(EngramError, match=r"need 288\.\d GB .*lower seeds, replay"):
+        train(MBECpp(slots=10**9), "cartpole", 4, 20, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_agent_may_be_named_but_not_be_a_class():
+    assert train("random", "cartpole", 1, 20).agent == Random()
+    with pytest.raises(EngramError, match=r"such as engram\.DQN\(\)"):
+        train(DQN, "cartpole", 1, 20)
+
+
+@pytest.mark.parametrize("lost", ["own_task", "seeds", "spec", "agent", "options"])
+def test_a_config_that_lacks_something_is_named(tmp_path, lost):
+    train(Random(), "cartpole", 1, 20, out=tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    del config[lost]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(EngramError, match=f"config.json lacks or garbles '{lost}'"):
+        resume(tmp_path / "run")

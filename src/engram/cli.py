@@ -6,15 +6,23 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import jax
+import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from engram.errors import EngramError, nearest_names
+from engram import agents, screen, training
+from engram.errors import EngramError, Interrupted, nearest_names
+from engram.evaluation import play, record
+from engram.options import Count, check
+from engram.report.video import check_name, save_video
+from engram.tasks import find
 
 USAGE = """\
 [bold]engram[/]: reinforcement learning with episodic memory, many runs in one compiled program
@@ -75,29 +83,20 @@ class Eval:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: whatever the user can put right is one sentence and exit code 2."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    complain = Console(stderr=True).print
     try:
-        run(arguments)
+        run(sys.argv[1:] if arguments is None else arguments)
     except EngramError as error:
-        Console(stderr=True).print(f"[bold red]engram:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
-        sys.exit(130 if type(error).__name__ == "Interrupted" else 2)
+        complain(f"[bold red]engram:[/] {escape(str(error))}", soft_wrap=True, highlight=False)
+        sys.exit(130 if isinstance(error, Interrupted) else 2)
     except KeyboardInterrupt:
-        Console(stderr=True).print("\nStopped before anything was trained.", highlight=False)
+        complain("\nStopped at once; the last checkpoint, if there is one, is as it was.", highlight=False)
         sys.exit(130)
     except BrokenPipeError:  # `engram list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def run(arguments: list[str]) -> None:
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        Console().print(USAGE, highlight=False, end="")
-        return
-    if arguments[0] == "--version":
-        from importlib.metadata import version
-
-        Console().print(f"engram {version('engram-rl')}", highlight=False)
-        return
-    command, rest = arguments[0], arguments[1:]
     commands: dict[str, Callable[[list[str]], None]] = {
         "train": train,
         "resume": resume,
@@ -105,24 +104,31 @@ def run(arguments: list[str]) -> None:
         "list": list_all,
         "show": show,
     }
-    if command not in commands:
+    command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
+    if command in ("-h", "--help", "help"):
+        Console().print(USAGE, highlight=False, end="")
+    elif command == "--version":
+        print(f"engram {version('engram-rl')}")
+    elif command in commands:
+        commands[command](rest)
+    else:
         raise EngramError(f"There is no command {command!r}.{nearest_names(command, commands)}")
-    commands[command](rest)
 
 
 def words(arguments: list[str], usage: str, count: int) -> tuple[list[str], list[str]]:
     """The words before the options, which must be as many as `usage` names, and the options."""
     plain = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
-    is_help = any(word in ("-h", "--help") for word in arguments)
-    if plain != count and not is_help:
+    if plain != count and not is_help(arguments):
         raise EngramError(f"The form is `engram {usage} [options]`: name these first, then the options.")
     return arguments[:plain], arguments[plain:]
 
 
+def is_help(arguments: list[str]) -> bool:
+    return "-h" in arguments or "--help" in arguments
+
+
 def parse(kind: type, arguments: list[str], default: Any, usage: str) -> Any:
     """Options by tyro; its complaint as one sentence."""
-    import tyro
-
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
@@ -130,21 +136,22 @@ def parse(kind: type, arguments: list[str], default: Any, usage: str) -> Any:
     except SystemExit as exit:
         if not exit.code:
             raise
-        raise EngramError(_one_sentence(complaint.getvalue(), kind, default, usage)) from None
+        raise EngramError(one_sentence(complaint.getvalue(), default, usage)) from None
 
 
-def _one_sentence(complaint: str, kind: type, default: Any, usage: str) -> str:
+def one_sentence(complaint: str, default: Any, usage: str) -> str:
+    """What tyro says in a box, in brief."""
     lines = [line.strip(" │╭╮╰╯─-") for line in complaint.splitlines()]
     text = " ".join(line for line in lines[1:] if line)
-    unknown = re.search(r"Unrecognized options?:\s+(--?[^\s,=]+)", text)
-    if unknown:
-        name = unknown[1].lstrip("-").replace("-", "_")
-        known = [f"--{field.replace('_', '-')}" for field in _fields(default)]
-        close = nearest_names("--" + name.replace("_", "-"), known)
-        close = close if "mean" in close else f" See `engram {usage} --help`."
-        return f"There is no option {unknown[1]}.{close}"
+    help = f"See `engram {usage} --help`."
+    if unknown := re.search(r"Unrecognized options?:\s+(--?[^\s,=]+)", text):
+        close = nearest_names(unknown[1].replace("_", "-"), [f"--{name.replace('_', '-')}" for name in _fields(default)])
+        return f"There is no option {unknown[1]}.{close if 'mean' in close else ' ' + help}"
+    if wrong := re.search(r"Error parsing (--[\w-]+):.*?'([^']*)'", text):
+        kind = "whole number" if "int" in text.lower() else "number"
+        return f"{wrong[1]} takes a {kind}, not {wrong[2]!r}. {help}"
     first = re.split(r"\s*(?:Argument helptext|For full helptext|Perhaps you meant)", text)[0].rstrip(" .")
-    return f"{first[:1].upper()}{first[1:]}. See `engram {usage} --help`."
+    return f"{first[:1].upper()}{first[1:]}. {help}"
 
 
 def _fields(options: Any) -> list[str]:
@@ -156,10 +163,8 @@ def _fields(options: Any) -> list[str]:
 
 
 @contextlib.contextmanager
-def on(device: str | None):
+def on(device: str | None) -> Iterator[None]:
     """Computes on a named kind of device."""
-    import jax
-
     if device is None:
         yield
         return
@@ -173,32 +178,23 @@ def on(device: str | None):
 
 
 def train(arguments: list[str]) -> None:
-    from engram import agents
-    from engram.screen import progress, report
-    from engram.tasks import find
-    from engram.training import train as train_runs
-
     given, rest = words(arguments, "train AGENT TASK", 2)
-    name = given[0] if given else "mbec++"
-    kind = agents.kind_of(name)
+    if not given:
+        Console().print("An agent's own options: engram train AGENT TASK --help, or engram show AGENT.\n", highlight=False)
+        parse(Train, rest, Train(), "train AGENT TASK")
+        return
+    name, task_name = given[0], given[1] if len(given) > 1 else "TASK"
     preset = _value_of("--preset", rest) or "paper"
-    usage = f"train {name} {given[1] if len(given) > 1 else 'TASK'}"
-    form = dataclasses.make_dataclass("Form", [("run", Train), ("agent", kind)], frozen=True)
-    chosen = parse(form, rest, form(Train(preset=preset), agents.make(name, preset)), usage)
+    form = dataclasses.make_dataclass("Form", [("run", Train), ("agent", agents.kind_of(name))], frozen=True)
+    chosen = parse(form, rest, form(Train(preset=preset), agents.make(name, preset)), f"train {name} {task_name}")
     options, agent = chosen.run, chosen.agent
-    task = find(given[1], _at_least_one("steps", options.steps))
+    for option in ("steps", "seeds", "envs"):
+        check(option, getattr(options, option), Count | None)
+    task = find(task_name, options.steps)
     out = options.out or _free(Path("runs") / re.sub(r"[^\w.+-]+", "-", f"{name}-{task.name}"))
-    with on(options.device), progress(f"{name} on {task.name}, {options.seeds} seeds") as watch:
-        result = train_runs(agent, task, options.seeds, options.steps, options.envs, out, options.host, watch)
-    report(result)
-
-
-def _at_least_one(name: str, value: int | None) -> int | None:
-    from engram.options import Count, check
-
-    if value is not None:
-        check(name, value, Count)
-    return value
+    with on(options.device), screen.progress(f"{name} on {task.name}, {screen.seeds(options.seeds)}, into {out}") as watch:
+        result = training.train(agent, task, options.seeds, options.steps, options.envs, out, options.host, watch)
+    screen.report(result)
 
 
 def _value_of(option: str, arguments: list[str]) -> str | None:
@@ -218,55 +214,47 @@ def _free(path: Path) -> Path:
 
 
 def resume(arguments: list[str]) -> None:
-    from engram.screen import progress, report
-    from engram.training import resume as resume_runs
-
     given, rest = words(arguments, "resume DIR", 1)
     options = parse(Resume, rest, Resume(), "resume DIR")
-    with on(options.device), progress(f"going on with {given[0]}") as watch:
-        result = resume_runs(given[0], watch=watch)
-    report(result)
+    with on(options.device), screen.progress(f"going on with {given[0]}") as watch:
+        result = training.resume(given[0], watch=watch)
+    screen.report(result)
 
 
 def evaluate(arguments: list[str]) -> None:
-    from engram import screen
-    from engram.evaluation import play, record
-    from engram.options import Count, check
-    from engram.report.video import check_name, save_video
-    from engram.training import load_all, reopen
-
     given, rest = words(arguments, "eval DIR", 1)
     options = parse(Eval, rest, Eval(), "eval DIR")
     check("episodes", options.episodes, Count)
     if options.video:
         check_name(options.video)
     with on(options.device):
-        policies, task = load_all(given[0]), reopen(given[0]).task
-        returns = {}
+        run = training.reopen(given[0])
+        policies, done = training.load_all(given[0]), training.trained_steps(given[0])
         with Console().status("playing"):
-            for seed, policy in policies.items():
-                returns[seed] = play(policy, task, options.episodes, seed)
-        screen.evaluation(task.name, returns)
+            returns = {seed: play(policy, run.task, options.episodes, seed) for seed, policy in policies.items()}
+        so_far = "" if done >= run.steps else f" after {done:,} of {run.steps:,} steps"
+        screen.evaluation(f"{agents.name_of(run.agent)} on {run.task.name}{so_far}", returns)
         if options.video:
             best = max(returns, key=lambda seed: returns[seed].mean())
-            frames, fps = record(policies[best], task, best)
+            frames, fps = record(policies[best], run.task, best)
             save_video(frames, options.video, fps)
             Console().print(f"One episode of seed {best}: {options.video}", highlight=False, soft_wrap=True)
 
 
 def list_all(arguments: list[str]) -> None:
-    from engram import screen
-
+    if is_help(arguments):
+        print("usage: engram list")
+        return
     words(arguments, "list", 0)
     screen.catalogue()
 
 
 def show(arguments: list[str]) -> None:
-    from engram import screen
-    from engram.agents import AGENTS
-
+    if is_help(arguments):
+        print(f"usage: engram show AGENT, of {', '.join(agents.AGENTS)}")
+        return
     given, _ = words(arguments, "show AGENT", 1)
-    screen.options(given[0] if given else next(iter(AGENTS)))
+    screen.options(given[0])
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def play(policy: Policy, task: Task, episodes: int, seed: int = 0, limit: int = 
     seen = np.stack([_begin(env, seed, own[0]) for env, own in zip(envs, numbers, strict=True)])
     policy.reset()
     while any(numbers):
-        actions = np.asarray(policy.act(seen))
+        actions = policy.choose(seen)
         begun = np.zeros(len(envs), bool)
         for e, env in enumerate(envs):
             if not numbers[e]:
@@ -50,7 +50,7 @@ def record(policy: Policy, task: Task, seed: int = 0, limit: int = 10_000) -> tu
     policy.reset()
     frames, over = [_frame(env, task.name)], False
     while not over and len(frames) < limit:
-        action = policy.act(seen)
+        action = int(policy.choose(np.asarray(seen)[None])[0])
         seen, _, terminated, truncated, _ = env.step(action)
         frames.append(_frame(env, task.name))
         over = terminated or truncated

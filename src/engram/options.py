@@ -56,7 +56,8 @@ def check(name: str, value: Any, kind: Any) -> None:
         raise EngramError(f"{name} must be a number, not {value!r}.")
     for allowed in ranges:
         if value not in allowed:
-            raise EngramError(f"{name} must be {allowed}, but is {value:g}.")
+            wanted = "a finite number" if value in (math.inf, -math.inf) else allowed
+            raise EngramError(f"{name} must be {wanted}, but is {value:g}.")
 
 
 def check_all(options: Any) -> None:

@@ -1,6 +1,8 @@
 """A trained agent to act with: greedy, learning nothing."""
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,32 +16,53 @@ from engram.types import Agent, Spec
 class Policy:
     """Acts for one environment or several; call `reset` where an episode begins, since agents with a memory carry a trajectory."""
 
-    def __init__(self, agent: Agent, spec: Spec, state: PyTree):
-        self.agent, self.spec, self.state = agent, spec, state
+    def __init__(self, agent: Agent, spec: Spec, state: Callable[[], PyTree]):
+        self.agent, self.spec, self._state = agent, spec, state
         self._key, self._step = jax.random.key(0), 0
         self.reset()
+
+    @cached_property
+    def state(self) -> PyTree:
+        """All that the agent knows, and the trajectories it is following."""
+        return self._state()
 
     def reset(self, which: np.ndarray | None = None) -> None:
         """An episode begins: in all environments, or in those that `which` marks."""
         self._first = which
 
-    def act(self, observation: np.ndarray) -> int | np.ndarray:
-        """The action for an observation, or the actions for a batch of them."""
-        observation = np.asarray(observation)
-        if self.spec.discrete and observation.shape[-1:] != self.spec.shape:
-            observation = np.eye(self.spec.shape[0])[observation]
-        is_one = observation.shape == self.spec.shape
-        if not is_one and observation.shape[1:] != self.spec.shape:
-            raise EngramError(f"An observation must have shape {self.spec.shape}, or (n, *that) for several, not {observation.shape}.")
-        batch = observation[None] if is_one else observation
+    def act(self, observation: Any) -> int | np.ndarray:
+        """The action for an observation of the environment, or the actions for a batch of them; both as the environment counts them."""
+        seen = one_hot(self.spec, observation) if self.spec.counts else np.asarray(observation)
+        is_one = seen.shape == self.spec.shape
+        if not is_one and seen.shape[1:] != self.spec.shape:
+            raise EngramError(f"An observation must have shape {self.spec.shape}, or (n, *that) for several, not {seen.shape}.")
+        if not np.isfinite(seen).all():
+            raise EngramError("An observation must be of finite numbers, but one of them is not.")
+        actions = self.choose(seen[None] if is_one else seen) + self.spec.first_action
+        return int(actions[0]) if is_one else actions
+
+    def choose(self, batch: np.ndarray) -> np.ndarray:
+        """The actions for a batch of observations, both as agents see them."""
         # Another number of environments than before can only be other environments, where episodes begin.
         known = self._first is not None and np.size(self._first) in (1, len(batch))
         first = np.broadcast_to(self._first, len(batch)) if known else np.ones(len(batch), bool)
         key = jax.random.fold_in(self._key, self._step)
-        self.state, action = _play(self.agent, self.spec)(self.state, batch.astype(self.spec.dtype), first, key)
+        self.state, actions = _play(self.agent, self.spec)(self.state, batch.astype(self.spec.dtype), first, key)
         self._step += 1
         self._first = np.zeros(len(batch), bool)
-        return int(action[0]) if is_one else np.asarray(action)
+        return np.asarray(actions)
+
+
+def one_hot(spec: Spec, observation: Any) -> np.ndarray:
+    """Numbered observations as agents see them."""
+    numbers = np.asarray(observation)
+    if len(spec.counts) == 1:
+        numbers = numbers[..., None]
+    places = numbers - np.array(spec.starts)
+    if numbers.dtype.kind not in "iu" or numbers.shape[-1:] != (len(spec.counts),) or np.any((places < 0) | (places >= spec.counts)):
+        what = " and ".join(f"{start} to {start + count - 1}" for start, count in zip(spec.starts, spec.counts, strict=True))
+        raise EngramError(f"An observation must be of whole numbers from {what}, not {observation}.")
+    return np.concatenate([np.eye(count, dtype=np.float32)[places[..., i]] for i, count in enumerate(spec.counts)], axis=-1)
 
 
 @cache

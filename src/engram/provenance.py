@@ -23,6 +23,14 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
+def memory_size() -> int | None:
+    """Bytes of memory of the device that computes, where known."""
+    device = jax.config.jax_default_device or jax.devices()[0]
+    if getattr(device, "platform", device) == "cpu":
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
 def _version(package: str) -> str | None:
     try:
         return version(package)

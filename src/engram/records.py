@@ -1,4 +1,7 @@
-"""Run folders: what a run was asked, its curves, and a checkpoint that a kill at any moment leaves whole."""
+"""Run folders: what a run was asked, its curves, and a checkpoint that a kill at any moment leaves whole.
+
+Checkpoints are safetensors files, written and read here: the library holds all of them in memory twice, and has no place for checksums.
+"""
 
 import csv
 import io
@@ -56,6 +59,25 @@ class RunFolder:
         if not isinstance(config, dict):
             raise EngramError(f"{file} is damaged (not a JSON object): restore it from a copy, or train anew into another folder.")
         return RunFolder(Path(path), config)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Within it no other process may train into this folder."""
+        with suppress(ImportError):
+            import fcntl  # not on Windows
+
+            with open(self.path / ".lock", "w") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise EngramError(
+                        f"Another process is training into {self.path}: wait until it ends, or name another folder with --out."
+                    ) from None
+                except OSError:
+                    pass  # a file system without locks
+                yield
+                return
+        yield
 
     @property
     def checkpoint(self) -> Path:
@@ -184,8 +206,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         os.replace(beside, path)
     except OSError as error:
         raise EngramError(
-            f"{path.name} could not be written into {path.parent} ({error.strerror or error}); what was saved before, "
-            "the previous checkpoint included, is untouched: free some space or make the folder writable, then go on."
+            f"{path.name} could not be written into {path.parent} ({error.strerror or error}); what was saved before is untouched: "
+            "free some space, or make the folder writable, and try again."
         ) from error
     finally:
         with suppress(OSError):

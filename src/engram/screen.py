@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -22,26 +23,28 @@ def progress(what: str) -> Iterator[Callable[[Now], None]]:
     """A bar with steps, steps/s, time left and the mean score; where there is no terminal, a line every tenth of the way."""
     screen = Console()
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.completed:,.0f}/{task.total:,.0f} steps"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[steps]}"),
         TextColumn("{task.fields[speed]}"),
         TimeRemainingColumn(compact=True),
-        TextColumn("left, mean score {task.fields[score]}"),
+        TextColumn("left  score {task.fields[score]}"),
     )
-    with Progress(*columns, console=screen, disable=not screen.is_terminal) as bar:
-        line = bar.add_task(what, total=1, speed="compiling", score="–")
+    if screen.is_terminal:
+        screen.print(what, highlight=False, soft_wrap=True)
+    with Progress(*columns, console=screen, disable=not screen.is_terminal, expand=True) as bar:
+        line = bar.add_task(what, total=None, steps="compiling", speed="", score="–")
         shown = -1
 
         def watch(now: Now) -> None:
             nonlocal shown
-            speed = f"{now.steps_per_second:,.0f} steps/s" if now.steps_per_second else "compiling"
+            speed = f"{now.steps_per_second:,.0f} steps/s" if now.steps_per_second else ""
             score = "–" if math.isnan(now.score) else f"{now.score:.1f}"
-            bar.update(line, completed=now.step, total=now.steps, speed=speed, score=score)
-            tenth = 10 * now.step // now.steps
+            done = min(now.step, now.steps)
+            bar.update(line, completed=done, total=now.steps, steps=f"{done:,}/{now.steps:,} steps", speed=speed, score=score)
+            tenth = 10 * done // now.steps
             if not screen.is_terminal and tenth > shown:
                 shown = tenth
-                text = f"{what}: {now.step:,}/{now.steps:,} steps, {speed}, mean score {score}"
+                text = f"{what}: {done:,}/{now.steps:,} steps, {speed or 'compiled'}, mean score {score}"
                 screen.print(text, highlight=False, soft_wrap=True)
 
         yield watch
@@ -50,16 +53,19 @@ def progress(what: str) -> Iterator[Callable[[Now], None]]:
 def report(result: Result) -> None:
     """A table of what came out, where it is, and what to try next."""
     screen, summary, name = Console(), result.summary, name_of(result.agent)
-    table = Table(title=f"{name} on {result.task.name}: {len(result.seeds)} seeds, {result.steps:,} agent steps each")
-    for column in ("", "mean", "95% interval", "std", "IQM", "worst seed", "best seed"):
-        table.add_column(column, justify="right" if column else "left")
-    for label, row in (("final score", summary["final"]), ("over the whole run", summary["auc"])):
+    table = Table(title=f"{name} on {result.task.name}: {seeds(len(result.seeds))}, {result.steps:,} agent steps each")
+    for column in ("", "mean", "95% interval", "std", "IQM", "worst", "best"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for label, row in (("final score", summary["final"]), ("whole run", summary["auc"])):
         each = row["per_seed"]
         numbers = [f"{x:.1f}" for x in (row["mean"], row["std"], row["iqm"], min(each), max(each))]
         table.add_row(label, numbers[0], _between(*row["ci95"]), *numbers[1:])
     screen.print(table)
     speed = f"{summary['steps_per_second']:,.0f} agent steps/s over all seeds, after compilation."
     screen.print(f"A score is the un-noised return, mean of the last 10 episodes. {speed}", style="dim", highlight=False)
+    if math.isnan(summary["final"]["mean"]):
+        hint = "In some seed no episode has ended, so there is no score: train longer, or put gymnasium.wrappers.TimeLimit around it."
+        screen.print(hint, style="yellow", highlight=False)
     rival = "mbec++" if name == "dqn" else "dqn"
     for line in (
         f"Learning curve: {result.folder}/curves.png",
@@ -68,10 +74,14 @@ def report(result: Result) -> None:
         screen.print(line, highlight=False, soft_wrap=True)
 
 
-def evaluation(task: str, returns: dict[int, np.ndarray]) -> None:
+def seeds(count: int) -> str:
+    return f"{count} seed{'s' * (count != 1)}"
+
+
+def evaluation(what: str, returns: dict[int, np.ndarray]) -> None:
     """A row for each seed's greedy episodes, and one for all."""
     episodes = len(next(iter(returns.values())))
-    table = Table(title=f"{task}: {episodes} greedy episodes of each seed, un-noised returns")
+    table = Table(title=f"{what}: {episodes} greedy episodes of each seed, un-noised returns")
     for column in ("seed", "mean", "95% interval", "worst", "best"):
         table.add_column(column, justify="right")
     rows = {str(seed): values for seed, values in returns.items()}
@@ -109,18 +119,23 @@ def options(name: str) -> None:
     screen.print(table)
     for preset, (_, overlays) in PRESETS.items():
         if changes := overlays.get(name):
-            screen.print(
-                f"--preset {preset}: " + ", ".join(f"{_flag(option)} {value}" for option, value in changes.items()),
-                highlight=False,
-            )
+            flags = " ".join(_flag(option, value) for option, value in changes.items())
+            screen.print(f"--preset {preset}: {flags}", highlight=False)
 
 
 def _headline(kind: type) -> str:
     return (kind.__doc__ or "").splitlines()[0]
 
 
-def _flag(option: str) -> str:
-    return f"--{option.replace('_', '-')}"
+def _flag(option: str, value: Any = None) -> str:
+    """An option as it is typed, with its value."""
+    name = option.replace("_", "-")
+    match value:
+        case None | True:
+            return f"--{name}"
+        case False:
+            return f"--no-{name}"
+    return f"--{name} {value}"
 
 
 def _between(low: float, high: float) -> str:

@@ -1,12 +1,13 @@
 """Training from the first step to the last: curves, checkpoints, interruption, and going on."""
 
 import dataclasses
+import math
 import operator
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,16 +15,16 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, PyTree
 
 from engram import loop, records
 from engram.agents import make as make_agent
 from engram.agents import name_of
-from engram.errors import EngramError
+from engram.errors import EngramError, Interrupted
 from engram.options import Count
 from engram.options import check as check_option
 from engram.policy import Policy
-from engram.provenance import describe_machine
+from engram.provenance import describe_machine, memory_size
 from engram.records import Curves, RunFolder
 from engram.report.figures import learning_curves
 from engram.report.statistics import summary
@@ -77,8 +78,19 @@ class Training:
         names = sorted(self.driver.template()[0].sums)
         interval = min(max(spec.iterations // POINTS, 1), LONGEST)
         self.scores = Scores(len(self.seeds), spec.iterations, interval, names)
-        self.seconds, self.trained = 0.0, 0  # of training after compilation, and iterations done in them
+        self.seconds, self.trained = 0.0, 0  # of training once compiled, and iterations done in them
+        self.is_compiled = False
         self.saved: float | None = None
+
+    def check_size(self) -> None:
+        """Raises if the runs need more memory than there is."""
+        needed = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(self.driver.template()))
+        there = memory_size()
+        if there is not None and needed > there:
+            raise EngramError(
+                f"These {len(self.seeds)} runs need {needed / 1e9:,.1f} GB and there are {there / 1e9:,.1f}: "
+                "lower seeds, replay or, where there is one, slots."
+            )
 
     def restore(self) -> None:
         assert self.folder is not None
@@ -118,7 +130,7 @@ class Training:
 
     def run(self, watch: Callable[[Progress], None]) -> Result:
         """Trains to the end. Ctrl-C, a broken environment or a loss that is no number stop it, with what was learnt saved."""
-        with _interrupts() as interrupted:
+        with self.folder.alone() if self.folder else nullcontext(), _interrupts() as interrupted:
             while self.driver.iteration < self.spec.iterations:
                 self._advance(interrupted)
                 watch(self._progress())
@@ -132,11 +144,10 @@ class Training:
         wanted = min(self.scores.interval - done % self.scores.interval, self.spec.iterations - done)
         began = time.monotonic()
         self.scores.add(self.driver.advance(wanted, interrupted))
-        if self.saved is not None or self.seconds:  # the first stretch also compiles
+        if self.is_compiled:  # which the first stretch does
             self.seconds += time.monotonic() - began
             self.trained += self.driver.iteration - done
-        else:
-            self.seconds = 1e-9
+        self.is_compiled = True
         if self.driver.iteration % self.scores.interval == 0 or self.driver.iteration == self.spec.iterations:
             metrics = self.driver.metrics()
             self._check(metrics)
@@ -144,7 +155,8 @@ class Training:
             if self.saved is None or time.monotonic() - self.saved > PATIENCE:
                 self.save()
         if self.driver.fault is not None:
-            raise type(self.driver.fault)(self._saved_at(str(self.driver.fault).rstrip("."))) from self.driver.fault
+            broken = str(self.driver.fault).rstrip(".")
+            raise type(self.driver.fault)(self._saved_at(f"{broken}. Mend it")) from self.driver.fault
 
     def _saved_at(self, what: str) -> str:
         if self.folder is None:
@@ -175,13 +187,20 @@ class Training:
     def speed(self) -> float:
         return self.trained * self.spec.envs * len(self.seeds) / self.seconds if self.trained else 0.0
 
+    def policies(self, carry: loop.Carry) -> dict[int, Policy]:
+        """For each seed its agent; taken out of the carry only when it first acts, since it may be large."""
+
+        def state_of(r: int) -> Callable[[], PyTree]:
+            return lambda: jax.tree.map(lambda x: x[r], carry.agent)
+
+        return {seed: Policy(self.agent, self.spec, state_of(r)) for r, seed in enumerate(self.seeds)}
+
     def _result(self) -> Result:
         steps = self.scores.steps(self.spec.envs)
         curves = {seed: (steps, self.scores.curve[: len(steps), r]) for r, seed in enumerate(self.seeds)}
         head = {"agent": name_of(self.agent), "task": self.task.name, "seeds": list(self.seeds), "steps": self.steps}
         figures = head | summary(curves) | {"steps_per_second": self.speed}
-        states = self.driver.save()[0][0].agent
-        policies = {seed: Policy(self.agent, self.spec, jax.tree.map(lambda x, r=r: x[r], states)) for r, seed in enumerate(self.seeds)}
+        policies = self.policies(self.driver.save()[0][0])
         self.driver.close()
         path = None
         if self.folder is not None:
@@ -190,10 +209,6 @@ class Training:
             subtitle = f"{len(self.seeds)} seeds, {self.steps:,} agent steps: mean, its 95% interval, every seed"
             learning_curves({head["agent"]: curves}, path / "curves.png", f"{head['agent']} on {self.task.name}", subtitle)
         return Result(self.agent, self.task, self.seeds, self.steps, curves, self.rows(), figures, policies, path)
-
-
-class Interrupted(EngramError):
-    """Ctrl-C, after everything was saved."""
 
 
 @contextmanager
@@ -216,7 +231,7 @@ def _interrupts() -> Iterator[Callable[[], bool]]:
 
 
 def train(
-    agent: Agent,
+    agent: Agent | str,
     task: str | Task | Callable[..., gym.Env],
     seeds: int | Sequence[int] = 10,
     steps: int | None = None,
@@ -227,20 +242,23 @@ def train(
 ) -> Result:
     """Trains `agent` on `task`, one run a seed, all runs in one program.
 
-    `task` is a registered name, `gym:ID`, or a function that makes an environment. `steps` counts the actions of one run, over all its
-    `envs` environments. With `out`, a run folder is written there. `host` steps Gymnasium's environment even where the task is also
-    written in JAX.
+    `agent` is an agent with its options, or the name of one. `task` is a registered name, `gym:ID`, or a function that makes an
+    environment. `steps` counts the actions of one run, over all its `envs` environments. With `out`, a run folder is written there.
+    `host` steps Gymnasium's environment even where the task is also written in JAX.
     """
     for name, value in (("envs", envs), *([("steps", steps)] if steps is not None else [])):
         check_option(name, value, Count)
+    agent = make_agent(agent) if isinstance(agent, str) else agent
+    if isinstance(agent, type) or not hasattr(agent, "init"):
+        raise EngramError(f"{agent!r} is no agent: give one with its options, such as engram.DQN().")
     numbers = _numbers(seeds)
     task = find(task, steps)
     _try_out(task)
     spec = task.spec(envs, -(-task.steps // envs))
-    folder = None
+    training = Training(agent, task, numbers, task.steps, spec, None, host)
+    training.check_size()
     if out is not None:
-        folder = records.create(out, _config(agent, task, numbers, task.steps, spec, host))
-    training = Training(agent, task, numbers, task.steps, spec, folder, host)
+        training.folder = records.create(out, _config(agent, task, numbers, task.steps, spec, host))
     training.driver.start()
     return training.run(watch)
 
@@ -262,16 +280,22 @@ def reopen(path: str | Path, task: Task | Callable[..., gym.Env] | None = None, 
     config = folder.config
     try:
         agent = make_agent(config["agent"], **config["options"])
-        spec = _spec(config["spec"])
-        seeds, steps, host, name = config["seeds"], config["steps"], config["host"], config["task"]
-    except (KeyError, TypeError) as error:
+        spec, seeds = _spec(config["spec"]), _numbers(list(config["seeds"]))
+        steps, host, name, is_own = (config[entry] for entry in ("steps", "host", "task", "own_task"))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EngramError(f"{path}/config.json lacks or garbles {error}: restore it from a copy, or train anew.") from error
-    if task is None and config["own_task"]:
+    if is_own and task is None:
         if not alone:
             raise EngramError(f"{path} trained on {name}, an environment of your own: go on with `{_way_on(folder)}`.")
-        found = Task(name, "", lambda **_: _unknown(name))
-    else:
-        found = find(task if task is not None else name, steps)
+        return Training(agent, Task(name, "", lambda **_: _unknown(name)), seeds, steps, spec, folder, host)
+    found = find(name if task is None else task, steps)
+    now = found.spec(spec.envs, spec.iterations)
+    for field in ("shape", "actions", "dtype", "counts"):
+        if getattr(now, field) != getattr(spec, field):
+            raise EngramError(
+                f"{path} was trained on an environment whose {field} was {getattr(spec, field)}, but {found.name}'s is "
+                f"{getattr(now, field)}: go on with the same one, or train anew."
+            )
     return Training(agent, found, seeds, steps, spec, folder, host)
 
 
@@ -290,8 +314,12 @@ def load_all(path: str | Path) -> dict[int, Policy]:
     training = reopen(path, alone=True)
     assert training.folder is not None
     (tree, _), _ = training.folder.restore((training.driver.template(), training.scores.tree()))
-    states = tree[0].agent
-    return {seed: Policy(training.agent, training.spec, jax.tree.map(lambda x, r=r: x[r], states)) for r, seed in enumerate(training.seeds)}
+    return training.policies(tree[0])
+
+
+def trained_steps(path: str | Path) -> int:
+    """How far the training of a run folder has come."""
+    return RunFolder.load(path).meta()["step"]
 
 
 def _way_on(folder: RunFolder) -> str:
@@ -309,7 +337,8 @@ def _spec(saved: dict[str, Any]) -> Spec:
     """A spec as it was before JSON, which knows neither tuples nor infinity."""
     low = tuple(-np.inf if x is None else x for x in saved["low"])
     high = tuple(np.inf if x is None else x for x in saved["high"])
-    return Spec(**saved | {"shape": tuple(saved["shape"]), "low": low, "high": high})
+    tuples: dict[str, Any] = {name: tuple(saved[name]) for name in ("shape", "counts", "starts")}
+    return Spec(**saved | tuples | {"low": low, "high": high})
 
 
 def _numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:

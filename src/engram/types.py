@@ -16,8 +16,12 @@ class Spec:
     """how many there are to choose from"""
     dtype: str = "float32"
     """of the observations"""
-    discrete: bool = False
-    """whether the environment itself counts its observations, and agents see them as one-hot"""
+    counts: tuple[int, ...] = ()
+    """where the environment itself gives numbers for observations, which agents see as one-hot: how many there are of each"""
+    starts: tuple[int, ...] = ()
+    """and from which number on each is counted"""
+    first_action: int = 0
+    """the environment's own number for the agent's action 0"""
     low: tuple[float, ...] = ()
     """smallest value of each number of an observation (flattened); infinite where unknown"""
     high: tuple[float, ...] = ()

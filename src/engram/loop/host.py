@@ -104,8 +104,8 @@ class Host:
         return np.asarray(answer[0], self.spec.dtype)
 
     def _broken(self, r: int, what: str) -> EnvironmentFault:
-        step = self.iteration * self.spec.envs
-        return EnvironmentFault(f"The environment {self.tasks[r].name} broke with seed {self.seeds[r]} at step {step}: {what}.")
+        step = (self.iteration + 1) * self.spec.envs
+        return EnvironmentFault(f"The environment {self.tasks[r].name} broke with seed {self.seeds[r]} at step {step:,}: {what}.")
 
     def advance(self, iterations: int, stop: Callable[[], bool] = lambda: False) -> Float[np.ndarray, "T R E"]:
         returns = np.full((iterations, len(self.seeds), self.spec.envs), np.nan, np.float32)

@@ -63,7 +63,14 @@ def step_fault(answer: Any, space: spaces.Box | Spec) -> str | None:
         or flag_fault("terminated", terminated)
         or flag_fault("truncated", truncated)
         or _info_fault(info)
+        or true_reward_fault(info)
     )
+
+
+def true_reward_fault(info: dict) -> str | None:
+    """What is wrong with the reward by which runs are scored, if there is one."""
+    wrong = reward_fault(info.get("true_reward", 0.0))
+    return f"info['true_reward'], by which runs are scored: {wrong}" if wrong else None
 
 
 def at_fault(name: str, where: str, fault: str) -> EngramError:

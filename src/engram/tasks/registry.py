@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -52,7 +53,7 @@ class Task:
             shape=space.shape,
             actions=int(actions.n),
             dtype="uint8" if space.dtype == np.uint8 else "float32",
-            discrete=_is_counted(env),
+            **_numbering(env),
             low=() if image else self.low or _bounds(space.low),
             high=() if image else self.high or _bounds(space.high),
             limit=_limit(env),
@@ -161,13 +162,20 @@ def _bounds(values: np.ndarray) -> tuple[float, ...]:
     return tuple(float(v) if abs(v) < 1e9 else float(np.copysign(np.inf, v)) for v in values.ravel())
 
 
-def _is_counted(env: gym.Env) -> bool:
-    """Whether `adapt` made numbered observations one-hot."""
+def _numbering(env: gym.Env) -> dict[str, Any]:
+    """How the environment inside `adapt`'s wrappers counts observations and actions."""
+    found: dict[str, Any] = {}
     while isinstance(env, gym.Wrapper):
-        if isinstance(env, gym.wrappers.FlattenObservation):
-            return isinstance(env.env.observation_space, spaces.Discrete)
-        env = env.env
-    return False
+        inner = env.env
+        if isinstance(env, gym.wrappers.TransformAction) and isinstance(inner.action_space, spaces.Discrete):
+            found["first_action"] = int(inner.action_space.start)
+        match inner.observation_space if isinstance(env, gym.wrappers.FlattenObservation) else None:
+            case spaces.Discrete(n=n, start=start):
+                found |= {"counts": (int(n),), "starts": (int(start),)}
+            case spaces.MultiDiscrete(nvec=nvec, start=start):
+                found |= {"counts": tuple(map(int, nvec.ravel())), "starts": tuple(map(int, np.ravel(start)))}
+        env = inner
+    return found
 
 
 def _limit(env: gym.Env) -> int | None:

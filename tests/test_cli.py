@@ -1,0 +1,111 @@
+"""The command line: what it prints, writes, and answers to mistakes."""
+
+import csv
+import json
+
+import pytest
+
+from engram.cli import main
+
+
+def complaint(capsys, *arguments):
+    """The one line that a mistake gets, after the check that it is one, with exit code 2."""
+    with pytest.raises(SystemExit) as exit:
+        main(list(arguments))
+    assert exit.value.code == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("engram: ")
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("trian dqn cartpole", "no command 'trian'. Did you mean train?"),
+        ("train mbek cartpole", "no agent 'mbek'. Did you mean mbec"),
+        ("train dqn cartpole-gausian", "no task 'cartpole-gausian'. Did you mean cartpole-gaussian"),
+        ("train dqn cartpole --hiden 3", "no option --hiden. Did you mean --hidden"),
+        ("train dqn", "The form is `engram train AGENT TASK [options]`"),
+        ("train dqn cartpole --seeds some", "--seeds takes a whole number, not 'some'"),
+        ("train dqn cartpole --steps 1.5", "--steps takes a whole number, not '1.5'"),
+        ("train dqn cartpole --gamma x", "--gamma takes a number, not 'x'"),
+        ("train dqn cartpole --steps 0", "steps must be at least 1, but is 0"),
+        ("train dqn cartpole --seeds -1", "seeds must be at least 1, but is -1"),
+        ("train dqn cartpole --envs 0", "envs must be at least 1, but is 0"),
+        ("train mbec++ cartpole --neighbours 0", "neighbours must be at least 1, but is 0"),
+        ("train mbec++ cartpole --slots 0", "slots must be at least 1, but is 0"),
+        ("train mbec++ cartpole --neighbours 20 --slots 10", "neighbours (20) must not exceed slots (10)"),
+        ("train mbec++ cartpole --p-read 1.5", "p_read must be between 0 and 1, but is 1.5"),
+        ("train dqn cartpole --learning-rate inf", "learning_rate must be a finite number"),
+        ("train dqn cartpole --learning-rate nan", "learning_rate must be greater than 0, but is nan"),
+        ("train mbec++ cartpole --forget all", "'earliest', 'unused'"),
+        ("train dqn cartpole --preset papper", "no preset 'papper'. Did you mean paper?"),
+        ("train dqn cartpole --device abacus", "no device 'abacus' here: choose cpu"),
+        ("train dqn gym:Pendulum-v1", "action_space is continuous"),
+        ("train dqn gym:NoSuchThing-v0", "Gymnasium has no 'NoSuchThing-v0'"),
+        ("show dqm", "no agent 'dqm'. Did you mean dqn"),
+        ("resume nowhere", "nowhere is not a run folder"),
+        ("eval nowhere", "nowhere is not a run folder"),
+        ("eval nowhere --episodes 0", "episodes must be at least 1"),
+        ("eval nowhere --video film.avi", "let its name end in .gif, .webp or .mp4"),
+    ],
+)
+def test_a_mistake_gets_one_sentence_and_exit_code_2(capsys, monkeypatch, tmp_path, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    assert words in complaint(capsys, *arguments.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_help_fits_one_screen(capsys):
+    main(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+
+
+def test_list_names_everything_and_show_explains_every_option(capsys):
+    main(["list"])
+    listed = capsys.readouterr().out
+    for name in ("mbec++", "dqn", "random", "cartpole-bernoulli", "lunarlander-transition", "gym:ID", "authors", "paper"):
+        assert name in listed
+    main(["show", "mbec++"])
+    shown = capsys.readouterr().out
+    for option in ("--neighbours", "--write-neighbours", "--fixed-beta", "--trajectory-loss", "--no-discount-memory"):
+        assert option in shown
+
+
+def test_a_run_is_trained_kept_from_overwriting_and_played(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    main(["train", "dqn", "cartpole", "--preset", "debug", "--seeds", "2", "--steps", "150", "--out", "run"])
+    assert "Learning curve: run/curves.png" in capsys.readouterr().out
+    folder = tmp_path / "run"
+    assert {file.name for file in folder.iterdir()} >= {
+        "config.json",
+        "curves.csv",
+        "metrics.csv",
+        "summary.json",
+        "curves.png",
+        "checkpoint",
+    }
+    rows = list(csv.DictReader((folder / "curves.csv").open()))
+    assert list(rows[0]) == ["seed", "step", "return"]
+    assert sum(row["seed"] == "0" for row in rows) >= 100
+    summary = json.loads((folder / "summary.json").read_text())
+    assert {"agent", "task", "seeds", "steps", "final", "auc", "steps_per_second"} <= summary.keys()
+    assert {"mean", "std", "iqm", "ci95", "per_seed"} <= summary["final"].keys()
+    config = json.loads((folder / "config.json").read_text())
+    assert config["options"]["hidden"] == 16  # the preset's
+    before = (folder / "config.json").read_bytes()
+    assert "already holds a run" in complaint(capsys, *["train", "random", "cartpole", "--out", "run"])
+    assert (folder / "config.json").read_bytes() == before
+    main(["eval", "run", "--episodes", "3", "--video", "film.gif"])
+    assert "dqn on cartpole: 3 greedy episodes of each seed" in " ".join(capsys.readouterr().out.split())
+    assert (tmp_path / "film.gif").read_bytes()[:3] == b"GIF"
+
+
+def test_without_a_name_a_second_run_gets_a_folder_of_its_own(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        main(["train", "random", "cartpole", "--seeds", "1", "--steps", "30"])
+    assert {folder.name for folder in (tmp_path / "runs").iterdir()} == {"random-cartpole", "random-cartpole-2"}
