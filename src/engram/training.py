@@ -338,7 +338,7 @@ def _spec(saved: dict[str, Any]) -> Spec:
     low = tuple(-np.inf if x is None else x for x in saved["low"])
     high = tuple(np.inf if x is None else x for x in saved["high"])
     tuples: dict[str, Any] = {name: tuple(saved[name]) for name in ("shape", "counts", "starts")}
-    return Spec(**saved | tuples | {"low": low, "high": high})
+    return Spec(**saved | tuples | {"low": low, "high": high})  # pyright: ignore[reportArgumentType]
 
 
 def _numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:
