@@ -59,7 +59,7 @@ def describe(options: argparse.Namespace) -> dict:
             "cpu": _cpu(),
             "cores": cores,
             "device": jax.devices()[0].device_kind,
-            "system": platform.platform(),
+            "system": f"{platform.system()} {platform.machine()}",
             "load": os.getloadavg(),
         },
         "versions": {"python": platform.python_version()} | {package: _version(package) for package in PACKAGES},

@@ -19,7 +19,7 @@ def describe_machine() -> dict[str, Any]:
         "commit": _commit(),
         "device": getattr(device, "device_kind", str(device)),
         "processors": os.cpu_count(),
-        "machine": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
     }
 
 
