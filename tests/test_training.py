@@ -370,7 +370,8 @@ def test_two_processes_do_not_train_into_one_folder(tmp_path):
         resume(tmp_path / "run")
 
 
-def test_runs_that_do_not_fit_say_so_before_anything_is_made(tmp_path):
+def test_runs_that_do_not_fit_say_so_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "memory_size", lambda: 25_000_000_000)
     with pytest.raises(EngramError, match=r"need 288\.\d GB .*lower seeds, replay"):
         train(MBECpp(slots=10**9), "cartpole", 4, 20, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
