@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -221,9 +222,15 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """`value` as strict JSON."""
+    """`value` as strict JSON, with lists of numbers on one line."""
+    text = json.dumps(strict(value), indent=2, allow_nan=False)
+    text = re.sub(r"\[\s+((?:-?[\d.]+(?:e[+-]?\d+)?|null)(?:,\s+(?:-?[\d.]+(?:e[+-]?\d+)?|null))*)\s+\]", _on_one_line, text)
     with replacing(path) as file:
-        file.write((json.dumps(strict(value), indent=2, allow_nan=False) + "\n").encode())
+        file.write((text + "\n").encode())
+
+
+def _on_one_line(found: re.Match[str]) -> str:
+    return "[" + " ".join(found[1].split()) + "]"
 
 
 def strict(value: Any) -> Any:
