@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from probes import CHOSEN_REWARD, ONE_STATE, PROBES, SEEN_REWARD, TWO_ARMS, TWO_STATES, probe_spec
 
-from engram import loop, models
+from engram import episodic, loop, models
 from engram import replay as rp
 from engram.agents import DQN, MBEC, MBECpp, Random, make
-from engram.agents.mbec import follow, foresee
+from engram.agents.mbec import foresee
 from engram.agents.shared import Learning, due, ends, epsilon, every, explore
 from engram.episodic import Experience
 from engram.errors import EngramError
@@ -175,13 +175,13 @@ def test_more_neighbours_than_slots_is_refused(name):
 # Tasks whose values are known: gamma is 1/2
 
 STEPS = 600
-LEARNS = {"gamma": 0.5, "learning_rate": 5e-3, "epsilon_end": 1.0, "batch": 16, "learn_start": 16}
+LEARNS = {"gamma": 0.5, "epsilon_end": 1.0, "batch": 16, "learn_start": 16}
 EPISODIC = {"neighbours": 5, "slots": 200, "chunk": 1, "trajectory": 8, "reward_rate": 5e-3, "p_read": 1.0, "p_refine": 0.0}
 # A refinement at the first state moves even far neighbours, and so lifts what is remembered of an end: here values are exact.
 LEARNERS = {
-    "dqn": DQN(hidden=24, target_every=10, **LEARNS),
+    "dqn": DQN(hidden=24, target_every=10, learning_rate=5e-3, **LEARNS),
     "mbec": MBEC(**LEARNS, **EPISODIC),
-    "mbec++": MBECpp(hidden=24, target_every=10, **LEARNS, **EPISODIC),
+    "mbec++": MBECpp(hidden=24, target_every=10, learning_rate=5e-3, **LEARNS, **EPISODIC),
 }
 
 
@@ -205,7 +205,7 @@ def values(learner, probe, seen, actions=()):
     for step, observation in enumerate(seen):
         plan, q, tau = foresee(agent, mind, spec, jnp.array([observation]), jnp.array([step == 0]))
         if step < len(actions):
-            mind = follow(mind, plan, jnp.array([actions[step]]))
+            mind = mind._replace(tau=episodic.after(plan, jnp.array([actions[step]])))
     if isinstance(agent, MBECpp):
         q = agent.beta(state.semantic, tau.h)[:, None] * q + jax.vmap(state.semantic.q)(jnp.array(seen[-1:]))
     return np.asarray(q[0])

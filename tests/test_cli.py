@@ -109,3 +109,15 @@ def test_without_a_name_a_second_run_gets_a_folder_of_its_own(capsys, monkeypatc
     for _ in range(2):
         main(["train", "random", "cartpole", "--seeds", "1", "--steps", "30"])
     assert {folder.name for folder in (tmp_path / "runs").iterdir()} == {"random-cartpole", "random-cartpole-2"}
+
+
+def test_an_environment_that_breaks_while_it_is_played_is_named(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    main(["train", "random", "cartpole", "--seeds", "1", "--steps", "30", "--out", "run"])
+    capsys.readouterr()
+
+    def fail(*_):
+        raise RuntimeError("out of fuel")
+
+    monkeypatch.setattr("gymnasium.envs.classic_control.cartpole.CartPoleEnv.step", fail)
+    assert "The environment cartpole is at fault in step: it raised RuntimeError (out of fuel)" in complaint(capsys, "eval", "run")

@@ -62,8 +62,6 @@ class Episodic:
     """width of the reward model"""
     reward_sees_trajectory: bool = False
     """whether the reward model also sees the trajectory"""
-    observed_reward: bool = False
-    """while learning, the value of the action taken starts from the reward observed instead of the one predicted"""
 
 
 def check(options: Episodic) -> None:
@@ -81,7 +79,8 @@ class Mind(NamedTuple):
     memory: mem.Memory
     trajectory: TrajectoryModel
     reward: RewardModel
-    optimisers: PyTree
+    trajectory_optimiser: PyTree
+    reward_optimiser: PyTree
     key_map: Float[Array, "H D"] | None
     tau: Trajectory
     """of each environment, after its last action"""
@@ -113,10 +112,8 @@ def init(options: Episodic, spec: Spec, states: int, clip: float, key: Key[Array
         memory=mem.empty(options.slots, dim),
         trajectory=trajectory,
         reward=reward,
-        optimisers=(
-            optimiser(options.trajectory_rate, clip).init(trajectory),
-            optimiser(options.reward_rate, clip).init(reward),
-        ),
+        trajectory_optimiser=optimiser(options.trajectory_rate, clip).init(trajectory),
+        reward_optimiser=optimiser(options.reward_rate, clip).init(reward),
         key_map=key_map,
         tau=models.start(spec.envs, options.trajectory),
         before=models.start(spec.envs, options.trajectory),
@@ -217,8 +214,12 @@ def consider(
 
 def advance(mind: Mind, tau: Trajectory, plan: Plan, action: Int[Array, "E"], done: Bool[Array, "E"]) -> Mind:
     """The trajectory goes on by the action chosen."""
-    after = jax.tree.map(lambda x: x[jnp.arange(x.shape[0]), action], plan.tau)
-    return mind._replace(before=tau, tau=after, age=jnp.where(done, 0, mind.age) + 1)
+    return mind._replace(before=tau, tau=after(plan, action), age=jnp.where(done, 0, mind.age) + 1)
+
+
+def after(plan: Plan, action: Int[Array, "B"]) -> Trajectory:
+    """Where the actions chosen lead."""
+    return jax.tree.map(lambda x: x[jnp.arange(x.shape[0]), action], plan.tau)
 
 
 class Experience(NamedTuple):
@@ -244,18 +245,18 @@ def train_trajectory(
         losses = jax.vmap(loss_of_one, in_axes=(None, 0, 0))(model, stretches, noise_keys)
         return jnp.sum(losses * stretches.usable) / jnp.maximum(jnp.sum(stretches.usable), 1)
 
-    def train(learnt):
-        model, state, last = learnt
+    learnt = mind.trajectory, mind.trajectory_optimiser, mind.recall_loss
+
+    def train():
         cue_key, noise_key, coin_key = jax.random.split(key, 3)
         stretches = _stretches(options, spec, mind.age - 1, replay, step, cue_key)
         noise_keys = jax.random.split(noise_key, spec.envs)
-        new = descend(optimiser(options.trajectory_rate, clip), loss, model, state, stretches, noise_keys)
+        new = descend(optimiser(options.trajectory_rate, clip), loss, *learnt[:2], stretches, noise_keys)
         happens = jax.random.bernoulli(coin_key, options.p_recall) & jnp.any(stretches.usable)
-        return jax.tree.map(lambda new, old: jnp.where(happens, new, old), new, (model, state, last))
+        return jax.tree.map(lambda new, old: jnp.where(happens, new, old), new, learnt)
 
-    learnt = mind.trajectory, mind.optimisers[0], mind.recall_loss
-    model, state, last = lax.cond(step % options.chunk == 0, train, lambda learnt: learnt, learnt)
-    return mind._replace(trajectory=model, optimisers=(state, mind.optimisers[1]), recall_loss=last)
+    model, state, last = lax.cond(step % options.chunk == 0, train, lambda: learnt)
+    return mind._replace(trajectory=model, trajectory_optimiser=state, recall_loss=last)
 
 
 def _stretches(
@@ -285,13 +286,12 @@ def _stretches(
     )
 
 
-def train_reward(mind: Mind, options: Episodic, spec: Spec, batch: Experience, clip: float) -> tuple[Mind, Float[Array, ""]]:
-    """One gradient step of the reward model (Eq. 5), and its loss."""
+def train_reward(mind: Mind, options: Episodic, spec: Spec, batch: Experience, clip: float) -> tuple[RewardModel, PyTree, Float[Array, ""]]:
+    """The reward model and its optimiser after one gradient step (Eq. 5), and the loss before it."""
     pair = models.pairs(batch.transition.state, batch.transition.action, spec.actions)
     inputs = _reward_input(options, pair, batch.before.h)
     adam = optimiser(options.reward_rate, clip)
-    reward, state, loss = descend(adam, models.reward_loss, mind.reward, mind.optimisers[1], inputs, batch.transition.reward)
-    return mind._replace(reward=reward, optimisers=(mind.optimisers[0], state)), loss
+    return descend(adam, models.reward_loss, mind.reward, mind.reward_optimiser, inputs, batch.transition.reward)
 
 
 def _reward_input(options: Episodic, pair: Float[Array, "*B X"], h: Float[Array, "*B H"]) -> Float[Array, "*B Y"]:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from engram.errors import EngramError
 from engram.policy import Policy
-from engram.tasks import Task
+from engram.tasks import Task, blame
 
 TOGETHER = 10
 """environments played at once"""
@@ -20,7 +20,7 @@ def play(policy: Policy, task: Task, episodes: int, seed: int = 0, limit: int = 
     envs = [task.make() for _ in range(min(episodes, TOGETHER))]
     numbers = [list(range(e, episodes, len(envs))) for e in range(len(envs))]  # of the episodes each environment plays
     returns, ages = np.zeros(episodes), np.zeros(len(envs), int)
-    seen = np.stack([_begin(env, seed, own[0]) for env, own in zip(envs, numbers, strict=True)])
+    seen = np.stack([_begin(env, task.name, seed, own[0]) for env, own in zip(envs, numbers, strict=True)])
     policy.reset()
     while any(numbers):
         actions = policy.choose(seen)
@@ -28,14 +28,15 @@ def play(policy: Policy, task: Task, episodes: int, seed: int = 0, limit: int = 
         for e, env in enumerate(envs):
             if not numbers[e]:
                 continue
-            seen[e], reward, terminated, truncated, info = env.step(int(actions[e]))
+            with blame(task.name, "step"):
+                seen[e], reward, terminated, truncated, info = env.step(int(actions[e]))
             returns[numbers[e][0]] += info.get("true_reward", reward)
             ages[e] += 1
             if terminated or truncated or ages[e] >= limit:
                 numbers[e].pop(0)
                 ages[e], begun[e] = 0, True
                 if numbers[e]:
-                    seen[e] = _begin(env, seed, numbers[e][0])
+                    seen[e] = _begin(env, task.name, seed, numbers[e][0])
         policy.reset(begun)
     for env in envs:
         env.close()
@@ -46,12 +47,13 @@ def record(policy: Policy, task: Task, seed: int = 0, limit: int = 10_000) -> tu
     """The frames of one greedy episode, and how many a second show it at its own pace."""
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures only: no window, and no complaint where there is no screen
     env = task.make(render_mode="rgb_array")
-    seen = _begin(env, seed, 0)
+    seen = _begin(env, task.name, seed, 0)
     policy.reset()
     frames, over = [_frame(env, task.name)], False
     while not over and len(frames) < limit:
         action = int(policy.choose(np.asarray(seen)[None])[0])
-        seen, _, terminated, truncated, _ = env.step(action)
+        with blame(task.name, "step"):
+            seen, _, terminated, truncated, _ = env.step(action)
         frames.append(_frame(env, task.name))
         over = terminated or truncated
     fps = env.metadata.get("render_fps", 30)
@@ -59,9 +61,11 @@ def record(policy: Policy, task: Task, seed: int = 0, limit: int = 10_000) -> tu
     return frames, fps
 
 
-def _begin(env: gym.Env, seed: int, episode: int) -> np.ndarray:
-    # The third number keeps these episodes apart from those of training.
-    return np.asarray(env.reset(seed=int(np.random.SeedSequence([seed, episode, 1]).generate_state(2)[1]))[0])
+def _begin(env: gym.Env, name: str, seed: int, episode: int) -> np.ndarray:
+    # The second of the numbers drawn: training begins its episodes by the first.
+    number = int(np.random.SeedSequence([seed, episode, 1]).generate_state(2)[1])
+    with blame(name, "reset"):
+        return np.asarray(env.reset(seed=number)[0])
 
 
 def _frame(env: gym.Env, name: str) -> np.ndarray:

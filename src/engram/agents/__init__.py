@@ -18,7 +18,6 @@ _AUTHORS_MEMORY = {
     "forget": "unused",
     "discount_memory": False,
     "reward_sees_trajectory": True,
-    "observed_reward": True,
     "p_recall": 0.1,
 }
 
@@ -26,7 +25,7 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "paper": ("as the paper has it; the default", {}),
     "authors": (
         "as the authors' own code for classic control differs from the paper",
-        {"mbec": _AUTHORS_MEMORY, "mbec++": _AUTHORS_MEMORY},
+        {"mbec": _AUTHORS_MEMORY, "mbec++": _AUTHORS_MEMORY | {"observed_reward": True}},
     ),
     "scaled": (
         "the paper's, with observations scaled to [-1, 1]",

@@ -55,16 +55,13 @@ class DQN(TemporalDifference):
         return state._replace(replay=memory, seen=seen, action=action), action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
-        def update(learnt):
-            q, optimiser_state = learnt
+        def update():
             batch = rp.sample(state.replay, step, jax.random.uniform(key, (self.batch,)))
             target = td_target(batch.reward, batch.end, jax.vmap(state.q_target)(batch.next_state), self.gamma)
             adam = optimiser(self.learning_rate, self.clip)
-            q, optimiser_state, loss = descend(adam, self.loss, q, optimiser_state, batch, target)
-            return (q, optimiser_state), loss
+            return descend(adam, self.loss, state.q, state.optimiser, batch, target)
 
-        learnt = state.q, state.optimiser
-        (q, optimiser_state), loss = lax.cond(due(self, spec, step), update, lambda learnt: (learnt, jnp.zeros(())), learnt)
+        q, optimiser_state, loss = lax.cond(due(self, spec, step), update, lambda: (state.q, state.optimiser, jnp.zeros(())))
         q_target = every(self.target_every, step, q, state.q_target)
         return state._replace(q=q, q_target=q_target, optimiser=optimiser_state), {"td_loss": loss}
 

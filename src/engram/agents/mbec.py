@@ -47,14 +47,13 @@ class MBEC(Episodic, Learning):
         return life._replace(mind=mind, seen=happened.state, action=action), action, metrics
 
     def learn(self, life: Life, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
-        def update(learnt):
+        def update():
             batch = rp.sample(life.replay, step, jax.random.uniform(key, (self.batch,)))
-            mind, loss = episodic.train_reward(life.mind._replace(reward=learnt[0], optimisers=learnt[1]), self, spec, batch, self.clip)
-            return (mind.reward, mind.optimisers), loss
+            return episodic.train_reward(life.mind, self, spec, batch, self.clip)
 
-        learnt = life.mind.reward, life.mind.optimisers
-        learnt, loss = lax.cond(due(self, spec, step), update, lambda learnt: (learnt, jnp.zeros(())), learnt)
-        mind = life.mind._replace(reward=learnt[0], optimisers=learnt[1])
+        as_before = life.mind.reward, life.mind.reward_optimiser, jnp.zeros(())
+        reward, optimiser_state, loss = lax.cond(due(self, spec, step), update, lambda: as_before)
+        mind = life.mind._replace(reward=reward, reward_optimiser=optimiser_state)
         mind = episodic.train_trajectory(mind, self, spec, life.replay, self.clip, step, jax.random.fold_in(key, 1))
         return life._replace(mind=mind), {"reward_loss": loss, "trajectory_loss": mind.recall_loss}
 
@@ -62,7 +61,7 @@ class MBEC(Episodic, Learning):
         state = encode(spec, observation, self.scale_inputs)
         plan, q, _ = foresee(self, life.mind, spec, state, first)
         action = jnp.argmax(q, axis=-1)
-        return life._replace(mind=follow(life.mind, plan, action)), action
+        return life._replace(mind=life.mind._replace(tau=episodic.after(plan, action))), action
 
 
 def born(options, spec: Spec, key: Key[Array, ""]) -> Life:
@@ -93,8 +92,3 @@ def foresee(options, mind: Mind, spec: Spec, state: Float[Array, "E S"], first):
     keys = episodic.keys(mind, plan.tau.h)
     value = episodic.read(mind, options, episodic.recall(mind, options, keys.reshape(-1, keys.shape[-1])))
     return plan, plan.reward + options.gamma * value.reshape(plan.reward.shape), tau
-
-
-def follow(mind: Mind, plan: episodic.Plan, action: Int[Array, "E"]) -> Mind:
-    """For greedy play: the trajectory after the action."""
-    return mind._replace(tau=models.Trajectory(*(x[jnp.arange(x.shape[0]), action] for x in plan.tau)))

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import episodic, models
 from engram import replay as rp
-from engram.agents.mbec import Life, born, follow, foresee, take_in
+from engram.agents.mbec import Life, born, foresee, take_in
 from engram.agents.shared import TemporalDifference, due, epsilon, every, explore
 from engram.episodic import Episodic, Experience
 from engram.networks import MLP, descend, draw, encode, optimiser, width
@@ -51,6 +51,8 @@ class MBECpp(Episodic, TemporalDifference):
     """width of the Q-network's two hidden layers"""
     consolidation_hidden: Count = 16
     """width of f_beta's hidden layer"""
+    observed_reward: bool = False
+    """while learning, the value of the action taken starts from the reward observed instead of the one predicted"""
     fixed_beta: Probability | None = None
     """the weight of the episodic value; learnt from the trajectory where not given"""
 
@@ -95,24 +97,22 @@ class MBECpp(Episodic, TemporalDifference):
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         mind, replay = state.life.mind, state.life.replay
 
-        def update(learnt):
-            semantic, optimiser_state, reward, optimisers = learnt
+        def update():
             lots = jax.random.uniform(key, (1 + self.batch,))
             experience = rp.sample(replay, step, lots[1:])
             batch = self.evaluate(state, spec, experience, episodic.is_optimistic(self, lots[0]))
             adam = optimiser(self.learning_rate, self.clip)
-            semantic, optimiser_state, td_loss = descend(adam, self.loss, semantic, optimiser_state, batch)
-            trained = mind._replace(reward=reward, optimisers=optimisers)
-            trained, reward_loss = episodic.train_reward(trained, self, spec, experience, self.clip)
-            return (semantic, optimiser_state, trained.reward, trained.optimisers), (td_loss, reward_loss)
+            learnt = descend(adam, self.loss, state.semantic, state.optimiser, batch)
+            return learnt, episodic.train_reward(mind, self, spec, experience, self.clip)
 
-        learnt = state.semantic, state.optimiser, mind.reward, mind.optimisers
-        learnt, losses = lax.cond(due(self, spec, step), update, lambda learnt: (learnt, (jnp.zeros(()), jnp.zeros(()))), learnt)
-        semantic, optimiser_state, reward, optimisers = learnt
-        mind = mind._replace(reward=reward, optimisers=optimisers)
+        nothing = jnp.zeros(())
+        as_before = (state.semantic, state.optimiser, nothing), (mind.reward, mind.reward_optimiser, nothing)
+        learnt, rewards = lax.cond(due(self, spec, step), update, lambda: as_before)
+        semantic, optimiser_state, td_loss = learnt
+        mind = mind._replace(reward=rewards[0], reward_optimiser=rewards[1])
         mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, jax.random.fold_in(key, 1))
         target = every(self.target_every, step, semantic, state.target)
-        metrics = {"td_loss": losses[0], "reward_loss": losses[1], "trajectory_loss": mind.recall_loss}
+        metrics = {"td_loss": td_loss, "reward_loss": rewards[2], "trajectory_loss": mind.recall_loss}
         return State(state.life._replace(mind=mind), semantic, target, optimiser_state), metrics
 
     def evaluate(self, state: State, spec: Spec, experience: Experience, optimistic: Bool[Array, ""]) -> Batch:
@@ -153,4 +153,4 @@ class MBECpp(Episodic, TemporalDifference):
         plan, q_mbec, tau = foresee(self, mind, spec, seen, first)
         q = self.beta(state.semantic, tau.h)[:, None] * q_mbec + jax.vmap(state.semantic.q)(seen)
         action = jnp.argmax(q, axis=-1)
-        return state._replace(life=state.life._replace(mind=follow(mind, plan, action))), action
+        return state._replace(life=state.life._replace(mind=mind._replace(tau=episodic.after(plan, action)))), action

@@ -16,8 +16,6 @@ class Learning:
 
     gamma: Probability = 0.99
     """discount of the future"""
-    learning_rate: Positive = 5e-4
-    """of Adam, for the networks that learn by temporal differences"""
     batch: Count = 32
     """transitions drawn from replay for one update"""
     replay: Count = 1_000_000
@@ -47,6 +45,8 @@ class Learning:
 class TemporalDifference(Learning):
     """Options of agents with a Q-network and its target copy."""
 
+    learning_rate: Positive = 5e-4
+    """of Adam, for the networks that learn by temporal differences"""
     hidden: Count = 144
     """width of the Q-network's two hidden layers"""
     target_every: Count = 100
