@@ -1,38 +1,35 @@
 """All agents on the nine noisy classic-control tasks and the three clean ones (Section 4.2, Figure 4 and the appendix's figure).
 
-    python -m experiments.classic run [--families cartpole ...] [--agents dqn ...] [--seeds 10] [--out results/classic]
+    python -m experiments.classic run [--families cartpole ...] [--agents dqn ...] [--preset paper] [--seeds 10] [--out results/classic]
     python -m experiments.classic report [--out results/classic]
 
 `run` trains the four versions of a task together in one program and leaves, for each task and agent, a CSV of curves and a JSON with
-summary and protocol; what is there already is not repeated. `report` draws the figure and writes the table from these files.
+summary and protocol; what is there already is not repeated. `report` draws the figures and writes the tables from these files.
 """
 
 import csv
+import io
 import json
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import tyro
 
 from engram import loop
-from engram.agents import make
-from engram.provenance import describe_machine
-from engram.records import RunFolder, write_json
+from engram.agents import PRESETS, make
+from engram.records import replacing, write_json
 from engram.report.figures import grid
-from engram.report.statistics import interval, mean, summary
-from engram.scores import Scores
+from engram.report.statistics import interval, iqm, summary
 from engram.tasks import find
+from experiments.claims import Found, claims, difference
+from experiments.running import FAMILIES, NOISES, NOISY, curves, deadline, machines, main, markdown, normalised, protocol, train
 
-NOISES = ("", "-gaussian", "-bernoulli", "-transition")
-FAMILIES = ("cartpole", "mountaincar", "lunarlander")
-AGENTS = ("random", "dqn", "mbec", "mbec++")
+TASKS = [f"{family}{noise}" for family in FAMILIES for noise in ("", *(f"-{noise}" for noise in NOISES))]
+PRESET = {"random": "paper", "dqn": "tuned", "mfec": "tuned", "nec": "tuned", "drqn": "tuned", "ppo": "tuned"}
+PRESET |= {"mbec": "paper", "mbec++": "paper"}  # the paper names one setting for these
+AGENTS = tuple(PRESET)
+MEASURES = {"final": "final", "auc": "area"}
 BEGIN, END = "<!-- results: written by `python -m experiments.classic report` -->", "<!-- end of results -->"
-
-Found = dict[str, dict[str, tuple[dict, dict]]]
-"""task, then agent, to summary and curves"""
 
 
 @dataclass(frozen=True)
@@ -41,114 +38,73 @@ class Run:
 
     families: tuple[str, ...] = FAMILIES
     agents: tuple[str, ...] = AGENTS
-    noises: tuple[str, ...] = ("clean", "gaussian", "bernoulli", "transition")
+    noises: tuple[str, ...] = ("clean", *NOISES)
     seeds: int = 10
     steps: int | None = None
-    preset: str = "paper"
+    preset: str | None = None
+    """of all agents; where not given, `tuned` for the baselines and `paper` for MBEC and MBEC++"""
     out: Path = Path("results/classic")
     minutes: float = 9.0
-    """stop, and save, before a run would last longer; the same command goes on"""
+    """stop, and save, after so many; the same command goes on"""
     scratch: Path = Path("runs/classic")
     """where what is unfinished waits"""
+
+    def __call__(self) -> None:
+        until = deadline(self.minutes)
+        for family in self.families:
+            for agent in self.agents:
+                self.train(family, agent, until)
+
+    def train(self, family: str, name: str, until: float) -> None:
+        tasks = [find(family if noise == "clean" else f"{family}-{noise}", self.steps) for noise in self.noises]
+        tasks = [task for task in tasks if not (self.out / f"{task.name}-{name}.json").exists()]
+        if not tasks:
+            return
+        agent, seeds = make(name, self.preset or PRESET[name]), range(self.seeds)
+        runs = loop.every_seed(tasks, seeds)
+        scores, seconds = train(f"{family} {name}", agent, *runs, self.scratch, until)
+        for t, task in enumerate(tasks):
+            first = t * len(seeds)
+            found = curves(scores, first, seeds)
+            text = io.StringIO()
+            rows = [(seed, int(step), f"{value:.4g}") for seed in seeds for step, value in zip(*found[seed], strict=True)]
+            csv.writer(text, lineterminator="\n").writerows([("seed", "step", "return"), *rows])
+            with replacing(self.out / f"{task.name}-{name}.csv") as file:
+                file.write(text.getvalue().encode())
+            means = scores.metrics[:, first : first + len(seeds)].mean(axis=1)
+            metrics = {metric: [float(f"{x:.4g}") for x in means[:, i]] for i, metric in enumerate(scores.names)}
+            how = protocol(agent, task.steps, seeds, len(runs[0]), seconds)
+            write_json(self.out / f"{task.name}-{name}.json", summary(found) | {"task": task.name} | how | {"metrics": metrics})
 
 
 @dataclass(frozen=True)
 class Report:
-    """Draws the figure and writes the table."""
+    """Draws the figures and writes the tables."""
 
     out: Path = Path("results/classic")
 
-
-def main() -> None:
-    command = tyro.cli(
-        Annotated[Run, tyro.conf.subcommand("run")] | Annotated[Report, tyro.conf.subcommand("report")],  # pyright: ignore
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
-    if isinstance(command, Report):
-        report(command.out)
-        return
-    for family in command.families:
-        for agent in command.agents:
-            train(command, family, agent)
-
-
-def train(command: Run, family: str, name: str) -> None:
-    tasks = [find(family if noise == "clean" else f"{family}-{noise}", command.steps) for noise in command.noises]
-    tasks = [task for task in tasks if not (command.out / f"{task.name}-{name}.json").exists()]
-    if not tasks:
-        return
-    agent, steps, seeds = make(name, command.preset), tasks[0].steps, range(command.seeds)
-    spec = tasks[0].spec(1, steps)
-    driver = loop.driver(agent, *loop.every_seed(tasks, seeds), spec)
-    scores = Scores(len(tasks) * len(seeds), steps, max(1, steps // 200), sorted(driver.template()[0].sums))
-    folder = RunFolder(command.scratch / f"{family}-{name}-{len(tasks)}", {})
-    seconds = 0.0
-    if folder.checkpoint.exists():
-        (tree, saved), meta = folder.restore((driver.template(), scores.tree()))
-        driver.restore(tree, meta["notes"])
-        scores.restore(saved)
-        seconds = meta["seconds"]
-    else:
-        driver.start()
-    began = time.monotonic()
-    while driver.iteration < steps:
-        scores.add(driver.advance(min(scores.interval, steps - driver.iteration)))
-        scores.mark(driver.metrics())
-        spent = time.monotonic() - began
-        if int(scores.points) % 20 == 0:
-            print(f"{family} {name}: {driver.iteration:,} steps, {spent:.0f} s, {np.nanmean(scores.now()):.1f}", flush=True)
-        if spent > 60 * command.minutes:
-            tree, notes = driver.save()
-            folder.save((tree, scores.tree()), {"notes": notes, "seconds": seconds + spent})
-            raise SystemExit(f"{family} {name} stopped at step {driver.iteration:,}; the same command goes on.")
-    driver.close()
-    seconds += time.monotonic() - began
-    for t, task in enumerate(tasks):
-        columns = slice(t * len(seeds), (t + 1) * len(seeds))
-        marks, curve = scores.steps(1), scores.curve[:, columns]
-        curves = {seed: (marks, curve[:, i]) for i, seed in enumerate(seeds)}
-        protocol = {
-            "agent": name,
-            "options": asdict(agent),  # pyright: ignore[reportArgumentType]
-            "task": task.name,
-            "steps": steps,
-            "environments": 1,
-            "seeds": list(seeds),
-            "score": "un-noised return, mean of the last 10 training episodes",
-            "runs_in_one_program": len(tasks) * len(seeds),
-            "seconds_with_compilation": seconds,
-        } | describe_machine()
-        command.out.mkdir(parents=True, exist_ok=True)
-        with open(command.out / f"{task.name}-{name}.csv", "w", newline="") as file:
-            rows = csv.writer(file, lineterminator="\n")
-            rows.writerow(["seed", "step", "return"])
-            rows.writerows((seed, int(m), f"{curve[p, i]:.4g}") for i, seed in enumerate(seeds) for p, m in enumerate(marks))
-        means = scores.metrics[:, columns].mean(axis=1)
-        protocol["metrics"] = {metric: [float(f"{x:.4g}") for x in means[:, i]] for i, metric in enumerate(scores.names)}
-        write_json(command.out / f"{task.name}-{name}.json", summary(curves) | protocol)
-    print(f"{family} {name}: done in {seconds:.0f} s", flush=True)
+    def __call__(self) -> None:
+        report(self.out)
 
 
 def load(out: Path) -> Found:
     found: Found = {}
-    for family in FAMILIES:
-        for noise in NOISES:
-            for agent in AGENTS:
-                file = out / f"{family}{noise}-{agent}.json"
-                if not file.exists():
-                    continue
-                table = np.genfromtxt(file.with_suffix(".csv"), delimiter=",", skip_header=1)
-                curves = {int(s): (table[table[:, 0] == s, 1], table[table[:, 0] == s, 2]) for s in np.unique(table[:, 0])}
-                found.setdefault(family + noise, {})[agent] = (json.loads(file.read_text()), curves)
+    for task in TASKS:
+        for agent in AGENTS:
+            file = out / f"{task}-{agent}.json"
+            if not file.exists():
+                continue
+            table = np.genfromtxt(file.with_suffix(".csv"), delimiter=",", skip_header=1)
+            seeds = {int(s): (table[table[:, 0] == s, 1], table[table[:, 0] == s, 2]) for s in np.unique(table[:, 0])}
+            found.setdefault(task, {})[agent] = (json.loads(file.read_text()), seeds)
     return found
 
 
 def report(out: Path, readme: Path = Path("README.md")) -> None:
     found = load(out)
-    curves = {task: {agent: curves for agent, (_, curves) in agents.items()} for task, agents in found.items()}
-    noisy = [f"{family}{noise}" for noise in NOISES[1:] for family in FAMILIES]  # a row a kind of noise, as in the paper's appendix
-    grid({task: curves[task] for task in noisy if task in curves}, out / "noisy.png")
-    grid({task: curves[task] for task in FAMILIES if task in curves}, out / "clean.png")
+    seeds = {task: {agent: seeds for agent, (_, seeds) in agents.items()} for task, agents in found.items()}
+    grid({task: seeds[task] for task in NOISY if task in seeds}, out / "noisy.png")
+    grid({task: seeds[task] for task in FAMILIES if task in seeds}, out / "clean.png")
     (out / "README.md").write_text(page(found))
     if out == Report.out:
         before, rest = readme.read_text().split(BEGIN)
@@ -157,100 +113,109 @@ def report(out: Path, readme: Path = Path("README.md")) -> None:
 
 
 def page(found: Found) -> str:
-    some = next(iter(next(iter(found.values())).values()))[0]
     summaries = [summary for agents in found.values() for summary, _ in agents.values()]
-    machines = sorted({f"{s['device']} (JAX {s['versions']['jax']}, commit {str(s['commit'])[:9]})" for s in summaries})
-    options = "the preset `scaled`" if some["options"].get("scale_inputs") else "the default options"
+    steps = {summary["task"].partition("-")[0]: f"{summary['steps']:,}" for summary in summaries}
     return f"""\
 # Classic control, clean and noisy
 
 Written by `python -m experiments.classic report` from the files beside it; never by hand.
 
-All agents with {options}. Mean and 95% bootstrap interval over {len(some["seeds"])} seeds. *Final*: un-noised return, mean of the last 10
-training episodes. *Area*: the mean of that score over the whole run. One environment a run, no frame skipping: agent steps are environment
-steps. The last column is MBEC++ less DQN, paired by seed; bold where its 95% interval excludes 0 (not corrected for many comparisons).
-CartPole-v1 cut at 200 steps, MountainCar-v0, LunarLander-v3; a time limit counts as an end. Trained on: {"; ".join(machines)}.
+Options: {presets(summaries)}. *Final*: un-noised return, mean of the last 10 training episodes. *Area*: the mean of that score over the
+whole run. Steps of a run: {", ".join(f"{family} {count}" for family, count in steps.items())}. One environment a run, no frame skipping:
+agent steps are environment steps. CartPole-v1 cut at 200 steps, MountainCar-v0, LunarLander-v3; a time limit counts as an end.
+Trained on: {machines(summaries)}.
 
-{table(found)}
-{claims(found)}
-![noisy](noisy.png)
+## Means
+
+Mean and 95% bootstrap interval over {len(summaries[0]["seeds"])} seeds. The last column is MBEC++ less DQN, paired by seed; bold where its
+95% interval excludes 0 (not corrected for many comparisons).
+
+{table(found, lambda row: (row["mean"], row["ci95"]), difference)}
+## Interquartile means
+
+The mean of the middle half of the seeds, which single lucky or failed seeds do not move, and its 95% bootstrap interval.
+
+{table(found, lambda row: (row["iqm"], interval(row["per_seed"], iqm)))}
+{aggregate(found)}{claims(found, present(found))}![noisy](noisy.png)
 
 ![clean](clean.png)
 """
 
 
-def table(found: Found) -> str:
-    """Final score and area under the curve of every agent, and MBEC++ against DQN seed by seed."""
-    lines = ["| task | steps | | " + " | ".join(AGENTS) + " | mbec++ − dqn |", "|---|---|---|" + "---|" * (len(AGENTS) + 1)]
+def presets(summaries: list[dict]) -> str:
+    """Which agents have which preset, told by their options."""
+    agents: dict[str, list[str]] = {}
+    for agent in AGENTS[1:]:  # random has no options
+        for name in sorted({_preset(agent, s["options"]) for s in summaries if s["agent"] == agent}):
+            agents.setdefault(name, []).append(agent)
+    where = {"`tuned`": " (the best of a [search](../tuning/README.md) on other seeds)"}
+    return "; ".join(f"{name}{where.get(name, '')} for {', '.join(agents[name])}" for name in agents)
+
+
+def _preset(agent: str, options: dict) -> str:
+    for name in (PRESET[agent], *PRESETS):
+        made = asdict(make(agent, name)) if name in PRESETS else {}  # pyright: ignore[reportArgumentType]
+        # What the agent had or has besides cannot be compared.
+        if made and all(made[option] == value for option, value in options.items() if option in made):
+            return f"`{name}`"
+    return "options of no preset"
+
+
+def present(found: Found) -> list[str]:
+    return [agent for agent in AGENTS if any(agent in agents for agents in found.values())]
+
+
+def table(found: Found, measure, *more) -> str:
+    """Final score and area under the curve of every agent; `more` are functions of a task's agents that give further cells."""
+    names, rows = present(found), []
     for task, agents in found.items():
-        steps = f"{next(iter(agents.values()))[0]['steps']:,}"
-        for key, label in (("final", "final"), ("auc", "area")):
-            cells = [_cell(agents[a][0][key]) if a in agents else "–" for a in AGENTS]
-            first = [task, steps] if key == "final" else ["", ""]
-            lines.append("| " + " | ".join([*first, label, *cells, _difference(agents, key)]) + " |")
-    return "\n".join(lines) + "\n"
+        for key, label in MEASURES.items():
+            cells = [_cell(*measure(agents[a][0][key])) if a in agents else "–" for a in names]
+            rows.append([task if key == "final" else "", label, *cells, *(column(agents, key) for column in more)])
+    return markdown(["task", "", *names, *("mbec++ − dqn" for _ in more)], rows)
+
+
+def aggregate(found: Found) -> str:
+    """Each agent's interquartile mean over all seeds of the nine noisy tasks, on one scale."""
+    names = [agent for agent in present(found) if all(agent in found.get(task, {}) for task in NOISY)]
+    if "random" not in names or len(names) == 1:
+        return ""
+    rows = []
+    for name in names:
+        cells = []
+        for key in MEASURES:
+            means = {task: {a: found[task][a][0][key]["mean"] for a in names} for task in NOISY}
+            scores = [
+                normalised(np.array(found[task][name][0][key]["per_seed"]), means[task]["random"], max(means[task].values()))
+                for task in NOISY
+            ]
+            cells.append(_cell(iqm(scores), interval(scores, iqm), "z.2f"))
+        rows.append([name, *cells])
+    return f"""\
+## All nine noisy tasks together
+
+Interquartile mean over all seeds of the nine tasks, of scores on a scale where random's mean is 0 and the best agent's mean on that task
+is 1; 95% bootstrap interval, seeds drawn within each task, the scale held fixed.
+
+{markdown(["", *MEASURES.values()], rows)}
+"""
 
 
 def short_table(found: Found) -> str:
     """Final scores on the noisy tasks, for the README."""
-    lines = ["| final score, mean of 10 seeds | " + " | ".join(AGENTS) + " | mbec++ − dqn |", "|---|" + "---|" * (len(AGENTS) + 1)]
-    for task, agents in found.items():
-        if task not in FAMILIES:
-            cells = [f"{agents[a][0]['final']['mean']:.1f}" for a in AGENTS]
-            lines.append("| " + " | ".join([f"`{task}`", *cells, _difference(agents, "final")]) + " |")
-    return "\n".join(lines) + "\n"
+    names = present(found)
+    rows = [
+        [f"`{task}`", *(f"{agents[a][0]['final']['mean']:.1f}" if a in agents else "–" for a in names), difference(agents, "final")]
+        for task, agents in found.items()
+        if task not in FAMILIES
+    ]
+    return markdown(["final score, mean of 10 seeds", *names, "mbec++ − dqn"], rows)
 
 
-def claims(found: Found) -> str:
-    """What the paper says of these tasks, beside what came out."""
-    noisy = {task: agents for task, agents in found.items() if task not in FAMILIES and set(AGENTS) <= agents.keys()}
-    if len(noisy) < 9:
-        return ""
-
-    def tasks(key: str, holds) -> str:
-        return ", ".join(task for task, agents in noisy.items() if holds(*_gap(agents, key))) or "none"
-
-    def solved(agent: str) -> str:
-        poles = [task for task in noisy if task.startswith("cartpole")]
-        return ", ".join(f"{sum(x >= 195 for x in noisy[t][agent][0]['final']['per_seed'])} of 10 on {t}" for t in poles)
-
-    parts = {part: [noisy[t]["mbec++"][0]["metrics"][part] for t in noisy] for part in ("episodic", "semantic", "beta")}
-    share = {part: (np.mean([x[:10] for x in values]), np.mean([x[-20:] for x in values])) for part, values in parts.items()}
-    below = [t for t in noisy if noisy[t]["mbec"][0]["final"]["mean"] < noisy[t]["dqn"][0]["final"]["mean"]]
-    return f"""
-## Against the paper's claims
-
-- *MBEC++ leads on all nine noisy tasks.* In area, it leads DQN on {tasks("auc", lambda low, high: low > 0)}; it trails on
-  {tasks("auc", lambda low, high: high < 0)}; the rest is undecided at 10 seeds. In final score it leads on
-  {tasks("final", lambda low, high: low > 0)}; it trails on {tasks("final", lambda low, high: high < 0)}.
-- *MBEC++ alone completely solves noisy Cart Pole within 10,000 steps.* Seeds whose final score is at least 195 of 200: MBEC++
-  {solved("mbec++")}; DQN {solved("dqn")}.
-- *MBEC alone performs badly.* Its mean final score is below DQN's on {len(below)} of the nine.
-- *The episodic contribution starts high and is replaced by the semantic one.* From the first twentieth of training to the last tenth, over
-  the nine tasks: episodic {share["episodic"][0]:.2f} to {share["episodic"][1]:.2f}, semantic {share["semantic"][0]:.2f} to
-  {share["semantic"][1]:.2f}, mean weight {share["beta"][0]:.2f} to {share["beta"][1]:.2f}.
-"""
-
-
-def _gap(agents: dict, key: str) -> tuple[float, float]:
-    """The interval of MBEC++ less DQN."""
-    gaps = np.array(agents["mbec++"][0][key]["per_seed"]) - np.array(agents["dqn"][0][key]["per_seed"])
-    return interval(gaps, mean)
-
-
-def _difference(agents: dict, key: str) -> str:
-    if not {"dqn", "mbec++"} <= agents.keys():
-        return "–"
-    low, high = _gap(agents, key)
-    sign = "**" if low > 0 or high < 0 else ""
-    gap = agents["mbec++"][0][key]["mean"] - agents["dqn"][0][key]["mean"]
-    return f"{sign}{gap:+.1f}{sign} [{low:+.1f}, {high:+.1f}]"
-
-
-def _cell(row: dict) -> str:
-    low, high = row["ci95"]
-    return f"{row['mean']:.1f} [{low:.1f}, {high:.1f}]"
+def _cell(value: float, ends: tuple[float, float], digits: str = ".1f") -> str:
+    low, high = ends
+    return f"{value:{digits}} [{low:{digits}}, {high:{digits}}]"
 
 
 if __name__ == "__main__":
-    main()
+    main(Run, Report)

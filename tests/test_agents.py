@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from probes import CHOSEN_REWARD, ONE_STATE, PROBES, SEEN_REWARD, TWO_ARMS, TWO_STATES, probe_spec
 
-from engram import episodic, loop, models
+from engram import episodic, loop
 from engram import replay as rp
 from engram.agents import DQN, MBEC, MBECpp, Random, make
 from engram.agents.mbec import foresee
@@ -17,6 +17,7 @@ from engram.agents.shared import Learning, due, ends, epsilon, every, explore
 from engram.episodic import Experience
 from engram.errors import EngramError
 from engram.models import RewardModel
+from engram.networks import fresh
 from engram.tasks import CartPole, Task, find
 from engram.types import Spec, TimeStep
 
@@ -51,7 +52,7 @@ def by_hand(agent, beta=0.5, reward=None):
 
 def experience(rewards, end):
     count = len(rewards)
-    states, tau = jnp.ones((count, 2)), models.start(count, 2)
+    states, tau = jnp.ones((count, 2)), fresh(count, 2)
     transition = rp.Transition(states, jnp.zeros(count, jnp.int32), jnp.array(rewards), 2 * states, jnp.array(end))
     return Experience(transition, tau, tau)
 

@@ -14,6 +14,7 @@ from engram import episodic, models
 from engram import replay as rp
 from engram.agents import MBEC
 from engram.episodic import Experience
+from engram.networks import fresh
 from engram.types import Spec, TimeStep
 
 # Nothing is refined and nothing moves, so that values in memory can be told by hand; gamma is 1/2 and L is 2.
@@ -56,7 +57,7 @@ def live(agent, spec, script, extra=8):
 
 def key_of(model, pairs, start, end):
     """The trajectory of an episode from its first pair to the one before `end`."""
-    tau = models.start(STILL.trajectory)
+    tau = fresh(STILL.trajectory)
     for pair in pairs[start:end]:
         tau = model(tau, pair)
     return np.asarray(tau.h)

@@ -206,6 +206,50 @@ def test_every_seed_runs_on_every_task():
     assert loop.every_seed(["a", "b"], [1, 2]) == (["a", "a", "b", "b"], [1, 2, 1, 2])
 
 
+# Options that differ from run to run
+
+
+@pytest.mark.parametrize("kind", [loop.Scan, loop.Host])
+def test_a_run_among_others_with_other_options_is_the_run_alone(kind):
+    spec, task = replace(CART_SPEC, iterations=80), find("cartpole-gaussian")
+    small = DQN(batch=4, hidden=4, learn_start=4)
+    options = {"learning_rate": (1e-2, 1e-3), "epsilon_decay": (500, 20.0)}
+    both = kind(small, [task] * 2, [7, 7], spec, options)
+    both.start()
+    returns = both.advance(80)
+    layers = [np.asarray(layer.weight) for layer in both.carry.agent.q.layers]
+    assert not np.allclose(layers[0][0], layers[0][1])
+    for r in range(2):
+        own = replace(small, **{name: values[r] for name, values in options.items()})
+        alone, expected = run(kind, own, [task], [7], spec)
+        np.testing.assert_array_equal(returns[:, r], expected[:, 0])
+        for among, layer in zip(layers, alone.carry.agent.q.layers, strict=True):
+            np.testing.assert_allclose(among[r], layer.weight[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"learning_rat": (1.0, 1.0)}, "DQN has no option 'learning_rat'. Did you mean learning_rate"),
+        ({"learning_rate": (1e-3, -1.0)}, "learning_rate must be greater than 0, but is -1."),
+        ({"learning_rate": (1e-3, "fast")}, "learning_rate must be a number, not"),
+        ({"learning_rate": (1e-3,)}, "learning_rate needs one value for each of the 2 runs, not 1."),
+        ({"hidden": (8, 16)}, "hidden cannot differ between the runs of one program"),
+        ({"time_limit_ends": (True, False)}, "time_limit_ends cannot differ between the runs of one program"),
+    ],
+)
+def test_options_that_cannot_differ_between_runs_are_one_sentence(options, sentence):
+    with pytest.raises(EngramError) as error:
+        loop.driver(DQN(), [CART] * 2, [0, 1], CART_SPEC, options=options)
+    assert str(error.value).startswith(sentence)
+    assert "\n" not in str(error.value)
+
+
+def test_an_option_that_may_be_none_is_no_plain_number():
+    assert loop.may_differ(MBECpp(), "learning_rate")
+    assert not loop.may_differ(MBECpp(), "fixed_beta")
+
+
 # Environments that break
 
 FAULTS = {

@@ -10,7 +10,7 @@ import pytest
 
 from engram import models
 from engram.models import RewardModel, Stretch, Trajectory, TrajectoryModel
-from engram.networks import MLP, descend, draw, encode, optimiser
+from engram.networks import MLP, descend, draw, encode, fresh, optimiser
 from engram.types import Spec
 
 STATES, ACTIONS, H, L, CUES = 2, 3, 4, 5, 3
@@ -63,7 +63,7 @@ def test_a_pair_is_the_state_and_the_action_as_one_hot():
 
 
 def test_the_trajectory_goes_on_as_the_cell_step_by_step():
-    s, tau, carry = stretch(), models.start(H), (jnp.zeros(H), jnp.zeros(H))
+    s, tau, carry = stretch(), fresh(H), (jnp.zeros(H), jnp.zeros(H))
     h, c = np.zeros(H), np.zeros(H)
     for pair in s.chunk:
         tau, carry, (h, c) = MODEL(tau, pair), MODEL.cell(pair, carry), lstm(pair, h, c)
@@ -135,7 +135,7 @@ def test_training_lowers_the_loss_of_trajectories(loss):
     """An episode that goes round in a circle of four states: what follows a pair is always the same."""
     circle = np.array([[1, 0, 1, 0, 0], [0, 1, 0, 1, 0], [-1, 0, 0, 0, 1], [0, -1, 1, 0, 0]], np.float32)
     cues = np.array([0, 1, 2, 3])
-    episode = Stretch(models.start(H), circle[np.arange(8) % 4], np.ones(8, bool), circle[cues], circle[(cues + 1) % 4], np.array(True))
+    episode = Stretch(fresh(H), circle[np.arange(8) % 4], np.ones(8, bool), circle[cues], circle[(cues + 1) % 4], np.array(True))
     adam = optimiser(0.01, 10.0)
 
     def step(learnt, key):

@@ -12,9 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from engram import memory as mem
 from engram import models
 from engram import waiting as wt
-from engram.errors import EngramError
 from engram.models import RewardModel, Trajectory, TrajectoryModel
-from engram.networks import MLP, descend, draw, optimiser
+from engram.networks import MLP, descend, draw, fresh, lived, optimiser
 from engram.options import Count, Positive, Probability
 from engram.replay import Transition
 from engram.types import Spec
@@ -64,15 +63,6 @@ class Episodic:
     """whether the reward model also sees the trajectory"""
 
 
-def check(options: Episodic) -> None:
-    for name in ("neighbours", "write_neighbours"):
-        if (getattr(options, name) or 0) > options.slots:
-            raise EngramError(
-                f"{name} ({getattr(options, name)}) must not exceed slots ({options.slots}): "
-                "a memory has no more neighbours than slots; lower the one or raise the other."
-            )
-
-
 class Mind(NamedTuple):
     """The state of the episodic system."""
 
@@ -106,8 +96,6 @@ def init(options: Episodic, spec: Spec, states: int, clip: float, key: Key[Array
     if options.key_dim is not None:
         key_map = jax.random.normal(map_key, (options.trajectory, options.key_dim)) / jnp.sqrt(options.trajectory)
     dim = options.key_dim or options.trajectory
-    # Where no limit is known, 1,000 steps are waited for: by then a discount of 0.99 has left nothing.
-    ring = min(spec.limit or 1_000, 100_000) // options.chunk + 4
     return Mind(
         memory=mem.empty(options.slots, dim),
         trajectory=trajectory,
@@ -115,10 +103,10 @@ def init(options: Episodic, spec: Spec, states: int, clip: float, key: Key[Array
         trajectory_optimiser=optimiser(options.trajectory_rate, clip).init(trajectory),
         reward_optimiser=optimiser(options.reward_rate, clip).init(reward),
         key_map=key_map,
-        tau=models.start(spec.envs, options.trajectory),
-        before=models.start(spec.envs, options.trajectory),
+        tau=fresh(spec.envs, options.trajectory),
+        before=fresh(spec.envs, options.trajectory),
         age=jnp.zeros(spec.envs, jnp.int32),
-        waiting=wt.empty(spec.envs, ring, dim),
+        waiting=wt.empty(jnp.zeros((spec.envs, dim)), wt.places(spec.limit, options.chunk)),
         recall_loss=jnp.zeros(()),
     )
 
@@ -189,11 +177,11 @@ def consider(
     is_memory = (mind.age > 0) & ((mind.age % options.chunk == 0) | happened.done)
     waiting = wt.accumulate(mind.waiting, happened.reward, gamma if options.discount_memory else 1.0)
     waiting = wt.append(waiting, keys(mind, mind.tau.h), is_memory)
-    tau = jax.tree.map(lambda x: jnp.where(happened.done[:, None], 0.0, x), mind.tau)
+    tau = lived(mind.tau, happened.done)
     plan = imagine(mind, options, happened.state, tau, actions)
 
     head = jnp.arange(envs), waiting.head
-    queries = keys(mind, plan.tau.h).reshape(envs * actions, -1), keys(mind, tau.h), waiting.keys[head], keys(mind, mind.tau.h)
+    queries = keys(mind, plan.tau.h).reshape(envs * actions, -1), keys(mind, tau.h), waiting.what[head], keys(mind, mind.tau.h)
     near = recall(mind, options, jnp.concatenate(queries))
     planned, present, oldest, reached = mem.split(near, (envs * actions, envs, envs, envs))
     q = plan.reward + gamma * read(mind, options, planned, is_optimistic(options, lots[0])).reshape(envs, actions)
@@ -207,7 +195,7 @@ def consider(
     memory = mem.refine(mind.memory, mem.first(present, writers), jnp.max(q, axis=-1), options.write_rate, is_refined)
     if options.forget == "unused":
         memory = mem.touch(memory, mem.first(planned, options.neighbours), step)
-    written = mem.first(oldest, writers), waiting.keys[head], waiting.returns[head]
+    written = mem.first(oldest, writers), waiting.what[head], waiting.returns[head]
     memory = mem.write(memory, *written, options.write_rate, is_ready, step, options.forget)
     return mind._replace(memory=memory, waiting=wt.drop(waiting, is_ready)), tau, plan, q
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from engram.nearest import nearest
+from engram.nearest import nearest, smallest
 
 
 class Memory(NamedTuple):
@@ -26,7 +26,7 @@ class Memory(NamedTuple):
 
     @property
     def filled(self) -> Int[Array, ""]:
-        return jnp.minimum(self.written, self.values.shape[0])
+        return jnp.minimum(self.written, self.values.shape[-1])
 
 
 class Neighbours(NamedTuple):
@@ -108,21 +108,41 @@ def write(
     """
     when = jnp.broadcast_to(when, value.shape)
     memory = refine(memory, near, value, rate, when)
-    same = jnp.all(tau[:, None] == tau[None], axis=-1) & when[None]
-    is_new = when & ~near.exact & ~jnp.any(jnp.tril(same, -1), axis=-1)
-    order = jnp.cumsum(is_new) - 1  # among the new ones
+    return insert(memory, tau, value, when & ~near.exact & is_first(tau, when), step, forget)
+
+
+def insert(
+    memory: Memory,
+    tau: Float[Array, "Q H"],
+    value: Float[Array, "Q"],
+    when: Bool[Array, "Q"],
+    step: Int[Array, ""] | int = 0,
+    forget: str = "earliest",
+) -> Memory:
+    """Puts keys that are not stored yet into free slots or, in a full memory, into those of others."""
+    order = jnp.cumsum(when) - 1  # among the new ones
     size = memory.values.shape[0]
     slots = (memory.written + order) % size
     if forget == "unused":
-        _, oldest = jax.lax.top_k(-memory.used, min(value.shape[0], size))
-        slots = jnp.where(memory.written + order < size, slots, oldest[order % oldest.shape[0]])
-    slots = jnp.where(is_new, slots, size)  # out of bounds: dropped. A `cond` under `vmap` would copy the table.
+        _, oldest = smallest(memory.used[None], min(value.shape[0], size))
+        slots = jnp.where(memory.written + order < size, slots, oldest[0, order % oldest.shape[1]])
+    slots = jnp.where(when, slots, size)  # out of bounds: dropped. A `cond` under `vmap` would copy the table.
     return Memory(
         keys=memory.keys.at[slots].set(tau, mode="drop"),
         values=memory.values.at[slots].set(value, mode="drop"),
         used=memory.used.at[slots].set(step, mode="drop"),
-        written=memory.written + jnp.sum(is_new, dtype=jnp.int32),
+        written=memory.written + jnp.sum(when, dtype=jnp.int32),
     )
+
+
+def equal(tau: Float[Array, "Q H"], when: Bool[Array, "Q"]) -> Bool[Array, "Q Q"]:
+    """Which of the keys that are written together are the same."""
+    return jnp.all(tau[:, None] == tau[None], axis=-1) & when[None]
+
+
+def is_first(tau: Float[Array, "Q H"], when: Bool[Array, "Q"]) -> Bool[Array, "Q"]:
+    """Which of the keys that are written together have no equal before them."""
+    return ~jnp.any(jnp.tril(equal(tau, when), -1), axis=-1)
 
 
 def touch(memory: Memory, near: Neighbours, step: Int[Array, ""]) -> Memory:

@@ -8,14 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from engram.networks import MLP
+from engram.networks import MLP, Carried
 
-
-class Trajectory(NamedTuple):
-    """What the LSTM carries of an episode so far; `h` is the trajectory's vector tau."""
-
-    h: Float[Array, "*B H"]
-    c: Float[Array, "*B H"]
+Trajectory = Carried
+"""What the LSTM carries of an episode so far; `h` is the trajectory's vector tau."""
 
 
 class TrajectoryModel(eqx.Module):
@@ -41,11 +37,6 @@ class RewardModel(eqx.Module):
 
     def __call__(self, pair: Float[Array, "X"]) -> Float[Array, ""]:
         return self.network(pair)[0]
-
-
-def start(*batch: int) -> Trajectory:
-    """The trajectory in which nothing has happened yet."""
-    return Trajectory(jnp.zeros(batch), jnp.zeros(batch))
 
 
 def pairs(state: Float[Array, "*B S"], action: Int[Array, "*B"], actions: int) -> Float[Array, "*B X"]:

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, Shaped
 
 from engram import native
 
@@ -37,7 +37,7 @@ def portable(
     """The search for any device."""
     keys = jnp.pad(keys, ((0, -keys.shape[0] % BLOCK), (0, 0)))
     is_filled = jnp.arange(keys.shape[0]) < filled
-    best, slots = _smallest(jnp.where(is_filled, _squares(keys, queries), jnp.inf), min(k, keys.shape[0]))
+    best, slots = smallest(jnp.where(is_filled, _squares(keys, queries), jnp.inf), min(k, keys.shape[0]))
     slots = jnp.where(jnp.isfinite(best), slots, 0)
     missing = ((0, 0), (0, k - best.shape[-1]))
     return jnp.sqrt(jnp.pad(best, missing, constant_values=jnp.inf)), jnp.pad(slots, missing)
@@ -52,11 +52,11 @@ def _squares(keys: Float[Array, "N H"], queries: Float[Array, "Q H"]) -> Float[A
     return total
 
 
-def _smallest(x: Float[Array, "Q N"], k: int) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
+def smallest(x: Shaped[Array, "Q N"], k: int) -> tuple[Shaped[Array, "Q k"], Int[Array, "Q k"]]:
     """The `k` smallest numbers of each row and where they stand. They lie in the `k` blocks with the smallest minima, so only these are
     sorted."""
     rows, size = x.shape
-    if size < 2 * BLOCK * k:
+    if size < 2 * BLOCK * k or size % BLOCK:
         best, slots = lax.top_k(-x, k)
         return -best, slots
     blocks = lax.optimization_barrier(x).reshape(rows, size // BLOCK, BLOCK)

@@ -2,31 +2,96 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Key, PyTree
+from jax import lax
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from engram.types import Spec
 
 
 class MLP(eqx.Module):
-    """Linear layers with ReLU between them."""
+    """Linear layers with ReLU, or another function, between them."""
 
     layers: tuple[eqx.nn.Linear, ...]
+    activation: Callable[[Array], Array] = eqx.field(static=True)
 
-    def __init__(self, sizes: tuple[int, ...], key: Key[Array, ""]):
+    def __init__(self, sizes: tuple[int, ...], key: Key[Array, ""], activation: Callable[[Array], Array] = jax.nn.relu):
+        self.activation = activation
         keys = jax.random.split(key, len(sizes) - 1)
         self.layers = tuple(eqx.nn.Linear(a, b, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
 
     def __call__(self, x: Float[Array, "S"]) -> Float[Array, "O"]:
         for layer in self.layers[:-1]:
-            x = jax.nn.relu(layer(x))
+            x = self.activation(layer(x))
         return self.layers[-1](x)
+
+
+class Carried(NamedTuple):
+    """What an LSTM carries from step to step."""
+
+    h: Float[Array, "*B H"]
+    c: Float[Array, "*B H"]
+
+
+def fresh(*batch: int) -> Carried:
+    """An LSTM that has seen nothing."""
+    return Carried(jnp.zeros(batch), jnp.zeros(batch))
+
+
+def lived(carried: PyTree, first: Bool[Array, "E"]) -> PyTree:
+    """What the LSTMs of E environments carry, nothing where an episode begins; for another number of environments than before, nothing."""
+
+    def one(x):
+        known = x if x.shape[0] == first.shape[0] else jnp.zeros((first.shape[0], *x.shape[1:]))
+        return jnp.where(first[:, None], 0.0, known)
+
+    return jax.tree.map(one, carried)
+
+
+def unroll(cell: eqx.nn.LSTMCell, carried: Carried, inputs: Float[Array, "T B X"], first: Bool[Array, "T B"]) -> Carried:
+    """What B LSTMs carry after each of T inputs; where an episode begins they forget what came before. The same as calling the cell T
+    times, but the part that needs no waiting is one product."""
+    assert cell.bias is not None
+    lifted = inputs @ cell.weight_ih.T + cell.bias
+
+    def one(carried, now):
+        lifted, first = now
+        h, c = lived(carried, first)
+        i, f, g, o = jnp.split(lifted + h @ cell.weight_hh.T, 4, axis=-1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        carried = Carried(jax.nn.sigmoid(o) * jnp.tanh(c), c)
+        return carried, carried
+
+    return lax.scan(one, carried, (lifted, first))[1]
+
+
+class Recurrent(eqx.Module):
+    """A layer with ReLU, or another function, an LSTM, and a linear layer."""
+
+    enter: eqx.nn.Linear
+    cell: eqx.nn.LSTMCell
+    head: eqx.nn.Linear
+    activation: Callable[[Array], Array] = eqx.field(static=True)
+
+    def __init__(self, sizes: tuple[int, int, int, int], key: Key[Array, ""], activation: Callable[[Array], Array] = jax.nn.relu):
+        inputs, hidden, lstm, outputs = sizes
+        keys = jax.random.split(key, 3)
+        self.enter = eqx.nn.Linear(inputs, hidden, key=keys[0])
+        self.cell = eqx.nn.LSTMCell(hidden, lstm, key=keys[1])
+        self.head = eqx.nn.Linear(lstm, outputs, key=keys[2])
+        self.activation = activation
+
+    def __call__(self, carried: Carried, states: Float[Array, "T B S"], first: Bool[Array, "T B"]) -> tuple[Carried, Float[Array, "T B O"]]:
+        """What B LSTMs carry after each of T states, and what comes out there."""
+        enter, head = (jax.vmap(jax.vmap(layer)) for layer in (self.enter, self.head))
+        carried = unroll(self.cell, carried, self.activation(enter(states)), first)
+        return carried, head(carried.h)
 
 
 def draw(build: Callable[[Key[Array, ""]], PyTree], key: Key[Array, ""]) -> PyTree:
@@ -62,14 +127,21 @@ def encode(spec: Spec, observation: Float[Array, "E ..."], scaled: bool) -> Floa
     return (2 * x - (low + high)) / (high - low)
 
 
-def optimiser(rate: float, clip: float) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(clip), optax.adam(rate))
+def optimiser(rate: float | Array, clip: float, eps: float = 1e-8) -> optax.GradientTransformation:
+    """Adam, with gradients no longer than `clip`."""
+    return optax.chain(optax.clip_by_global_norm(clip), optax.adam(rate, eps=eps))
 
 
 def descend(
-    optimiser: optax.GradientTransformation, loss: Callable[..., Any], params: PyTree, state: PyTree, *data: Any
-) -> tuple[PyTree, PyTree, Float[Array, ""]]:
-    """One gradient step on `loss(params, *data)`: new parameters, new state of the optimiser, the loss before it."""
-    value, gradient = jax.value_and_grad(loss)(params, *data)
+    optimiser: optax.GradientTransformation, loss: Callable[..., Any], params: PyTree, state: PyTree, *data: Any, has_aux: bool = False
+) -> tuple[PyTree, PyTree, Any]:
+    """One gradient step on `loss(params, *data)`: new parameters, new state of the optimiser, the loss before it (and, with `has_aux`,
+    what else it gives)."""
+    value, gradient = jax.value_and_grad(loss, has_aux=has_aux)(params, *data)
     updates, state = optimiser.update(gradient, state, params)
     return optax.apply_updates(params, updates), state, value
+
+
+def clipped(x: Float[Array, "..."], norm: float) -> Float[Array, "..."]:
+    """The same, shortened where its norm is greater."""
+    return x * jnp.minimum(1.0, norm / jnp.maximum(jnp.linalg.norm(x), 1e-12))

@@ -37,3 +37,14 @@ def sample(replay: PyTree, iterations: Int[Array, ""], lots: Float[Array, "B"]) 
     stored = jnp.clip(iterations, 1, length) * envs
     drawn = jnp.minimum((lots * stored).astype(jnp.int32), stored - 1)
     return jax.tree.map(lambda x: x[drawn // envs, drawn % envs], replay)
+
+
+def sequences(replay: PyTree, iterations: Int[Array, ""], length: int, lots: Float[Array, "B"]) -> PyTree:
+    """Stretches of `length` rows of one environment each, drawn evenly from those that lie whole in the rows written so far; leaves
+    have leading axes T and B."""
+    rows, envs = jax.tree.leaves(replay)[0].shape[:2]
+    stored = jnp.clip(iterations, length, rows)
+    begins = (stored - length + 1) * envs
+    drawn = jnp.minimum((lots * begins).astype(jnp.int32), begins - 1)
+    row = (iterations - stored + drawn // envs + jnp.arange(length)[:, None]) % rows
+    return jax.tree.map(lambda x: x[row, drawn % envs], replay)

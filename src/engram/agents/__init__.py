@@ -3,14 +3,18 @@
 from typing import Any
 
 from engram.agents.dqn import DQN
+from engram.agents.drqn import DRQN
 from engram.agents.mbec import MBEC
 from engram.agents.mbecpp import MBECpp
+from engram.agents.mfec import MFEC
+from engram.agents.nec import NEC
+from engram.agents.ppo import PPO
 from engram.agents.random import Random
 from engram.errors import EngramError, nearest_names
 from engram.options import replace
 from engram.types import Agent
 
-AGENTS: dict[str, type] = {"random": Random, "dqn": DQN, "mbec": MBEC, "mbec++": MBECpp}
+AGENTS: dict[str, type] = {"random": Random, "dqn": DQN, "mbec": MBEC, "mbec++": MBECpp, "mfec": MFEC, "nec": NEC, "drqn": DRQN, "ppo": PPO}
 
 _AUTHORS_MEMORY = {
     "key_dim": 5,

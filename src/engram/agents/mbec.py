@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
-from engram import episodic, models
+from engram import episodic
 from engram import replay as rp
-from engram.agents.shared import Learning, due, ends, epsilon, explore
+from engram.agents.shared import Learning, check_neighbours, due, ends, epsilon, explore
 from engram.episodic import Episodic, Experience, Happened, Mind
-from engram.networks import encode, width
+from engram.networks import encode, lived, width
 from engram.types import Spec, TimeStep
 
 
@@ -31,7 +31,7 @@ class MBEC(Episodic, Learning):
 
     def __post_init__(self):
         super().__post_init__()
-        episodic.check(self)
+        check_neighbours(self)
 
     def init(self, key: Key[Array, ""], spec: Spec) -> Life:
         return born(self, spec, key)
@@ -86,8 +86,7 @@ def take_in(options, life: Life, spec: Spec, timestep: TimeStep, step: Int[Array
 
 def foresee(options, mind: Mind, spec: Spec, state: Float[Array, "E S"], first):
     """For greedy play: the plan, Q_MBEC by the average rule, and the trajectory so far."""
-    lived = mind.tau if mind.tau.h.shape[0] == state.shape[0] else models.start(state.shape[0], options.trajectory)
-    tau = jax.tree.map(lambda x: jnp.where(first[:, None], 0.0, x), lived)
+    tau = lived(mind.tau, first)
     plan = episodic.imagine(mind, options, state, tau, spec.actions)
     keys = episodic.keys(mind, plan.tau.h)
     value = episodic.read(mind, options, episodic.recall(mind, options, keys.reshape(-1, keys.shape[-1])))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from engram import episodic, models
 from engram import replay as rp
 from engram.agents.mbec import Life, born, foresee, take_in
-from engram.agents.shared import TemporalDifference, due, epsilon, every, explore
+from engram.agents.shared import TemporalDifference, check_neighbours, due, epsilon, every, explore
 from engram.episodic import Episodic, Experience
 from engram.networks import MLP, descend, draw, encode, optimiser, width
 from engram.options import Count, Probability
@@ -58,7 +58,7 @@ class MBECpp(Episodic, TemporalDifference):
 
     def __post_init__(self):
         super().__post_init__()
-        episodic.check(self)
+        check_neighbours(self)
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
         life_key, semantic_key = jax.random.split(key)

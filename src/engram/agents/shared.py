@@ -1,21 +1,48 @@
 """What several agents share: groups of options, exploration, the clock."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from engram.errors import EngramError
 from engram.options import Count, Positive, Probability, check_all
 from engram.types import Spec, TimeStep
 
 
 @dataclass(frozen=True)
-class Learning:
-    """Options of every agent that explores and learns from replay."""
+class Common:
+    """Options of every agent that learns."""
 
     gamma: Probability = 0.99
     """discount of the future"""
+    scale_inputs: bool = False
+    """map observations from their bounds to [-1, 1]"""
+    time_limit_ends: bool | None = None
+    """whether an episode cut by its time limit counts as ended; as the task says where not given"""
+
+    def __post_init__(self):
+        check_all(self)
+
+
+@dataclass(frozen=True)
+class Exploring(Common):
+    """Options of every agent that now and then takes a random action."""
+
+    epsilon_start: Probability = 1.0
+    """probability of a random action at the beginning"""
+    epsilon_end: Probability = 0.01
+    """probability of a random action in the end"""
+    epsilon_decay: Positive = 500.0
+    """agent steps in which what lies between the two falls to 1/e"""
+
+
+@dataclass(frozen=True)
+class Learning(Exploring):
+    """Options of every agent that explores and learns from replay."""
+
     batch: Count = 32
     """transitions drawn from replay for one update"""
     replay: Count = 1_000_000
@@ -26,19 +53,6 @@ class Learning:
     """agent steps before the first update"""
     clip: Positive = 10.0
     """largest norm of a gradient"""
-    epsilon_start: Probability = 1.0
-    """probability of a random action at the beginning"""
-    epsilon_end: Probability = 0.01
-    """probability of a random action in the end"""
-    epsilon_decay: Positive = 500.0
-    """agent steps in which what lies between the two falls to 1/e"""
-    scale_inputs: bool = False
-    """map observations from their bounds to [-1, 1]"""
-    time_limit_ends: bool | None = None
-    """whether an episode cut by its time limit counts as ended; as the task says where not given"""
-
-    def __post_init__(self):
-        check_all(self)
 
 
 @dataclass(frozen=True)
@@ -53,13 +67,13 @@ class TemporalDifference(Learning):
     """iterations between two copies of the networks to their targets"""
 
 
-def ends(options: Learning, spec: Spec, timestep: TimeStep) -> Bool[Array, "E"]:
+def ends(options: Common, spec: Spec, timestep: TimeStep) -> Bool[Array, "E"]:
     """Where nothing follows the last action: at a termination and, if so chosen, at a time limit."""
     cut_ends = spec.limit_ends if options.time_limit_ends is None else options.time_limit_ends
     return timestep.terminated | timestep.truncated if cut_ends else timestep.terminated
 
 
-def epsilon(options: Learning, spec: Spec, step: Int[Array, ""]) -> Float[Array, ""]:
+def epsilon(options: Exploring, spec: Spec, step: Int[Array, ""]) -> Float[Array, ""]:
     decay = jnp.exp(-step * spec.envs / options.epsilon_decay)
     return options.epsilon_end + (options.epsilon_start - options.epsilon_end) * decay
 
@@ -79,3 +93,13 @@ def every(period: int, step: Int[Array, ""], new: PyTree, old: PyTree) -> PyTree
 def due(options: Learning, spec: Spec, step: Int[Array, ""]) -> Bool[Array, ""]:
     """Whether this iteration learns. The same for all runs, so `cond` on it stays a branch under `vmap`."""
     return (step * spec.envs >= options.learn_start) & (step % options.learn_every == 0)
+
+
+def check_neighbours(options: Any) -> None:
+    """Raises if more neighbours are wanted than there are slots."""
+    for name in ("neighbours", "write_neighbours"):
+        if (getattr(options, name, None) or 0) > options.slots:
+            raise EngramError(
+                f"{name} ({getattr(options, name)}) must not exceed slots ({options.slots}): "
+                "a memory has no more neighbours than slots; lower the one or raise the other."
+            )

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from engram.errors import EngramError
-from engram.loop.program import Carry, Program, means
+from engram.loop.program import Carry, Options, Program, means
 from engram.tasks import Task
 from engram.tasks.checks import in_brief, reset_fault, step_fault
 from engram.types import Agent, Spec, TimeStep
@@ -42,9 +42,9 @@ class Host:
     """Real Gymnasium environments. A checkpoint cannot hold them, so it holds the actions of the episodes being lived: replayed from
     the same reset seed, they bring each environment back to where it was."""
 
-    def __init__(self, agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec):
+    def __init__(self, agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec, options: Options = None):
         self.spec, self.seeds, self.tasks = spec, list(seeds), list(tasks)
-        self.program = Program(agent, spec)
+        self.program = Program(agent, spec, len(seeds), options)
         self.packing = Packing(self._shape())
         self._act = jax.jit(self._packed_act, donate_argnums=0)
         self._learn = jax.jit(self._packed_learn, donate_argnums=0)

@@ -1,7 +1,8 @@
 """What both drivers share: their face, and the agent's functions over R runs. Here, and only here, stands `vmap` over runs."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from engram.errors import EngramError
+from engram.options import replace
 from engram.types import Agent, Metrics, Spec, TimeStep
 
 
@@ -66,16 +68,47 @@ class Carry(NamedTuple):
     """iterations so far, the same for all runs"""
 
 
+Options = Mapping[str, Sequence[float]] | None
+"""options of the agent that differ from run to run: for each a number a run"""
+
+
+def may_differ(agent: Agent, name: str) -> bool:
+    """Whether an option may differ between runs of one program: if it is a plain number, no shape, switch or None."""
+    return get_type_hints(type(agent)).get(name) is float
+
+
+def checked(agent: Agent, options: Options, runs: int) -> dict[str, list[float]]:
+    """The options as lists; one sentence if they cannot differ between the runs, or a run cannot have them."""
+    lists = {name: np.ravel(values).tolist() for name, values in (options or {}).items()}
+    for name, values in lists.items():
+        if len(values) != runs:
+            raise EngramError(f"{name} needs one value for each of the {runs} runs, not {len(values)}.")
+    for run in zip(*lists.values(), strict=True):
+        replace(agent, **dict(zip(lists, run, strict=True)))
+    for name in lists:
+        if not may_differ(agent, name):
+            raise EngramError(f"{name} cannot differ between the runs of one program, as only real numbers can: train them apart.")
+    return lists
+
+
 class Program:
     """The agent's functions over R runs."""
 
-    def __init__(self, agent: Agent, spec: Spec):
+    def __init__(self, agent: Agent, spec: Spec, runs: int, options: Options = None):
         self.agent, self.spec = agent, spec
+        self.options = {name: jnp.array(values, jnp.float32) for name, values in checked(agent, options, runs).items()}
+
+    def _agent(self, options: Mapping[str, Float[Array, ""]]) -> Agent:
+        """The agent of one run; not by `replace`, since a number that is still to be traced has no value to check."""
+        agent = copy.copy(self.agent)
+        for name, value in options.items():
+            object.__setattr__(agent, name, value)
+        return agent
 
     def init(self, seeds: Int[Array, "R"]) -> Carry:
         runs = seeds.shape[0]
         keys = jax.vmap(lambda seed: Keys(*jax.random.split(jax.random.key(seed), len(Keys._fields))))(seeds)
-        states = jax.vmap(lambda key: self.agent.init(key, self.spec))(keys.birth)
+        states = jax.vmap(lambda options, key: self._agent(options).init(key, self.spec))(self.options, keys.birth)
         carry = Carry(states, keys, {}, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
         names = jax.eval_shape(lambda carry: self.act(carry, self.blank(runs))[0].sums | self.learn(carry).sums, carry)
         return carry._replace(sums={name: jnp.zeros(runs) for name in names})
@@ -86,17 +119,17 @@ class Program:
         return TimeStep(seen, jnp.zeros(shape), jnp.zeros(shape, bool), jnp.zeros(shape, bool), seen)
 
     def act(self, carry: Carry, timestep: TimeStep) -> tuple[Carry, Int[Array, "R E"]]:
-        def one(state, key, timestep):
-            return self.agent.act(state, self.spec, timestep, carry.step, jax.random.fold_in(key, carry.step))
+        def one(options, state, key, timestep):
+            return self._agent(options).act(state, self.spec, timestep, carry.step, jax.random.fold_in(key, carry.step))
 
-        state, action, metrics = jax.vmap(one)(carry.agent, carry.keys.act, timestep)
+        state, action, metrics = jax.vmap(one)(self.options, carry.agent, carry.keys.act, timestep)
         return carry._replace(agent=state, sums=_add(carry.sums, metrics)), action
 
     def learn(self, carry: Carry) -> Carry:
-        def one(state, key):
-            return self.agent.learn(state, self.spec, carry.step, jax.random.fold_in(key, carry.step))
+        def one(options, state, key):
+            return self._agent(options).learn(state, self.spec, carry.step, jax.random.fold_in(key, carry.step))
 
-        state, metrics = jax.vmap(one)(carry.agent, carry.keys.learn)
+        state, metrics = jax.vmap(one)(self.options, carry.agent, carry.keys.learn)
         return carry._replace(agent=state, sums=_add(carry.sums, metrics), since=carry.since + 1, step=carry.step + 1)
 
 

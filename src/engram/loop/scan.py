@@ -10,7 +10,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from engram.errors import EngramError
-from engram.loop.program import Carry, Keys, Program, means
+from engram.loop.program import Carry, Keys, Options, Program, means
 from engram.tasks import Task
 from engram.types import Agent, Spec, TimeStep
 
@@ -27,9 +27,9 @@ class World(NamedTuple):
 class Scan:
     """Whole chunks of training in one compiled call."""
 
-    def __init__(self, agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec):
+    def __init__(self, agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec, options: Options = None):
         assert tasks[0].dynamics is not None
-        self.program, self.spec = Program(agent, spec), spec
+        self.program, self.spec = Program(agent, spec, len(seeds), options), spec
         self.seeds = jnp.array(seeds, jnp.uint32)
         self.dynamics = tasks[0].dynamics
         self.params = jax.tree.map(lambda *x: jnp.array(x, jnp.float32), *(task.params for task in tasks))

@@ -1,0 +1,123 @@
+"""What experiments share: the tasks, trainings that stop in time and go on later, their protocol, tables and scale."""
+
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from engram import loop
+from engram.agents import name_of
+from engram.errors import EngramError
+from engram.provenance import describe_machine
+from engram.records import Curves, RunFolder
+from engram.scores import Scores
+from engram.tasks import Task
+from engram.types import Agent
+
+FAMILIES = ("cartpole", "mountaincar", "lunarlander")
+NOISES = ("gaussian", "bernoulli", "transition")
+NOISY = tuple(f"{family}-{noise}" for noise in NOISES for family in FAMILIES)  # a row a kind of noise, as in the paper's appendix
+POINTS = 200
+"""of a curve"""
+
+
+def main(run: type, report: type) -> None:
+    """The command line: two dataclasses of options that can be called."""
+    command = tyro.cli(
+        Annotated[run, tyro.conf.subcommand("run")] | Annotated[report, tyro.conf.subcommand("report")],  # pyright: ignore
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    try:
+        command()
+    except EngramError as error:
+        raise SystemExit(str(error)) from None
+
+
+def deadline(minutes: float) -> float:
+    """The moment from which on `train` stops."""
+    return time.monotonic() + 60 * minutes
+
+
+def train(
+    label: str,
+    agent: Agent,
+    tasks: Sequence[Task],
+    seeds: Sequence[int],
+    scratch: Path,
+    until: float,
+    options: loop.Options = None,
+) -> tuple[Scores, float]:
+    """Trains run r on task r with seed r, all in one program, and gives their curves and the seconds it took. From `until` on it leaves
+    a checkpoint in `scratch` and ends the process; called alike, it goes on from there."""
+    steps = tasks[0].steps
+    driver = loop.driver(agent, tasks, seeds, tasks[0].spec(1, steps), options=options)
+    scores = Scores(len(seeds), steps, max(1, steps // POINTS), sorted(driver.template()[0].sums))
+    what = repr((agent, [task.name for task in tasks], list(seeds), steps, options))
+    folder = RunFolder(scratch / f"{label.replace(' ', '-')}-{zlib.crc32(what.encode()):08x}", {})
+    if time.monotonic() > until:
+        raise SystemExit(f"No time left to begin {label}; the same command goes on.")
+    before, began = 0.0, time.monotonic()
+    if folder.checkpoint.exists():
+        (tree, saved), meta = folder.restore((driver.template(), scores.tree()))
+        driver.restore(tree, meta["notes"])
+        scores.restore(saved)
+        before = meta["seconds"]
+    else:
+        driver.start()
+    while driver.iteration < steps:
+        scores.add(driver.advance(min(scores.interval, steps - driver.iteration)))
+        if driver.fault is not None:
+            raise driver.fault
+        scores.mark(driver.metrics())
+        seconds = before + time.monotonic() - began
+        if int(scores.points) % 20 == 0:
+            print(f"{label}: {driver.iteration:,} steps, {seconds:.0f} s, {np.mean(scores.now()):.1f}", flush=True)
+        if time.monotonic() > until and driver.iteration < steps:
+            tree, notes = driver.save()
+            folder.save((tree, scores.tree()), {"notes": notes, "seconds": seconds})
+            raise SystemExit(f"{label} stopped at step {driver.iteration:,}; the same command goes on.")
+    driver.close()
+    folder.checkpoint.unlink(missing_ok=True)
+    seconds = before + time.monotonic() - began
+    print(f"{label}: done in {seconds:.0f} s", flush=True)
+    return scores, seconds
+
+
+def curves(scores: Scores, first: int, seeds: Sequence[int]) -> Curves:
+    """The curves of the runs from `first` on, one a seed."""
+    return {seed: (scores.steps(1), scores.curve[:, first + i]) for i, seed in enumerate(seeds)}
+
+
+def protocol(agent: Agent, steps: int, seeds: Sequence[int], runs: int, seconds: float) -> dict[str, Any]:
+    """How scores came about."""
+    return {
+        "agent": name_of(agent),
+        "options": asdict(agent),  # pyright: ignore[reportArgumentType]
+        "steps": steps,
+        "environments": 1,
+        "seeds": list(seeds),
+        "score": "un-noised return, mean of the last 10 training episodes",
+        "runs_in_one_program": runs,
+        "seconds_with_compilation": seconds,
+    } | describe_machine()
+
+
+def machines(protocols: Iterable[dict]) -> str:
+    """On which devices, and from which commits."""
+    return "; ".join(sorted({f"{p['device']} (JAX {p['versions']['jax']}, commit {str(p['commit'])[:9]})" for p in protocols}))
+
+
+def normalised(scores: Any, random: float, best: float) -> Any:
+    """Scores on a scale where random is 0 and the best is 1; all are 0 where nothing beat random, which tells nothing."""
+    return (scores - random) / (best - random) if best > random else 0.0 * scores
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    lines = [" | ".join(head), "|".join(["---"] * len(head)), *(" | ".join(row) for row in rows)]
+    return "".join(f"|{line}|\n" if line.startswith("---") else f"| {line} |\n" for line in lines)

@@ -1,0 +1,134 @@
+"""Deep recurrent Q-network (Hausknecht and Stone 2015): an LSTM in the Q-network, and its state beside each transition in replay."""
+
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from engram import replay as rp
+from engram.agents.shared import TemporalDifference, due, ends, epsilon, every, explore
+from engram.errors import EngramError
+from engram.networks import Carried, Recurrent, descend, draw, encode, fresh, lived, optimiser, width
+from engram.options import Count, Range
+from engram.returns import td_target
+from engram.types import Metrics, Spec, TimeStep
+
+
+class Row(NamedTuple):
+    """A row of replay: a step, and the LSTM before it. The next row has what it led to."""
+
+    state: Float[Array, "*B S"]
+    action: Int[Array, "*B"]
+    carried: Carried
+    first: Bool[Array, "*B"]
+    """whether an episode begins here"""
+    reward: Float[Array, "*B"]
+    end: Float[Array, "*B"]
+    """1 where nothing follows, else 0"""
+
+
+class State(NamedTuple):
+    q: Recurrent
+    q_target: Recurrent
+    optimiser: PyTree
+    replay: Row
+    carried: Carried
+    """after the last state seen"""
+    last: Row
+    """whose reward is still to come"""
+    loss: Float[Array, ""]
+    """the last"""
+
+
+@dataclass(frozen=True)
+class DRQN(TemporalDifference):
+    """Q-learning with an LSTM, from sequences in replay that begin with the LSTM's state as it was."""
+
+    batch: Count = 8
+    """sequences drawn from replay for one update"""
+    hidden: Count = 128
+    """width of the layer before the LSTM"""
+    lstm: Count = 128
+    """width of the LSTM"""
+    sequence: Count = 8
+    """transitions of a sequence that are learnt from; with 1, no gradient goes back in time"""
+    burn_in: Annotated[int, Range(0)] = 0
+    """transitions before these that only bring the LSTM's state up to date"""
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.replay <= self.length:
+            raise EngramError(f"replay ({self.replay}) must be more than burn_in + sequence ({self.length}): raise it.")
+
+    @property
+    def length(self) -> int:
+        return self.burn_in + self.sequence
+
+    def init(self, key: Key[Array, ""], spec: Spec) -> State:
+        q = draw(lambda key: Recurrent((width(spec), self.hidden, self.lstm, spec.actions), key), key)
+        nothing, count, carried = jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32), fresh(spec.envs, self.lstm)
+        row = Row(jnp.zeros((spec.envs, width(spec))), count, carried, jnp.ones(spec.envs, bool), nothing, nothing)
+        return State(
+            q=q,
+            q_target=q,
+            optimiser=optimiser(self.learning_rate, self.clip).init(q),
+            replay=rp.empty(row, self.replay, spec.iterations),
+            carried=carried,
+            last=row,
+            loss=jnp.zeros(()),
+        )
+
+    def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
+        seen = encode(spec, timestep.observation, self.scale_inputs)
+        row = state.last._replace(reward=timestep.reward, end=ends(self, spec, timestep).astype(jnp.float32))
+        replay = rp.store(state.replay, row, step - 1)  # before the first step: the last row, overwritten before it can be drawn
+        first = timestep.terminated | timestep.truncated | (step == 0)
+        before = lived(state.carried, first)
+        after, q = now(state.q, before, seen)
+        chance = epsilon(self, spec, step)
+        action = explore(q, chance, jax.random.uniform(key, (2, spec.envs)))
+        metrics: Metrics = {"epsilon": chance, "value": jnp.mean(jnp.max(q, axis=-1))}
+        last = Row(seen, action, before, first, jnp.zeros(spec.envs), jnp.zeros(spec.envs))
+        return state._replace(replay=replay, carried=after, last=last), action, metrics
+
+    def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
+        def update():
+            batch = rp.sequences(state.replay, step, self.length + 1, jax.random.uniform(key, (self.batch,)))
+            adam = optimiser(self.learning_rate, self.clip)
+            return descend(adam, self.loss, state.q, state.optimiser, batch, self.values(state.q_target, batch)[1:])
+
+        as_before = state.q, state.optimiser, state.loss
+        is_due = due(self, spec, step) & (step > self.length)
+        q, optimiser_state, loss = lax.cond(is_due, update, lambda: as_before)
+        q_target = every(self.target_every, step, q, state.q_target)
+        return state._replace(q=q, q_target=q_target, optimiser=optimiser_state, loss=loss), {"td_loss": loss}
+
+    def values(self, q: Recurrent, batch: Row) -> Float[Array, "T A"]:
+        """The values along sequences after their burn-in. The LSTM begins as it was stored; the burn-in brings it up to date."""
+        carried = jax.tree.map(lambda x: x[0], batch.carried)
+        if self.burn_in:
+            burnt, _ = q(carried, batch.state[: self.burn_in], batch.first[: self.burn_in])
+            carried = jax.tree.map(lambda x: lax.stop_gradient(x[-1]), burnt)
+        return q(carried, batch.state[self.burn_in :], batch.first[self.burn_in :])[1]
+
+    def loss(self, q: Recurrent, batch: Row, q_next: Float[Array, "T B A"]) -> Float[Array, ""]:
+        """The mean squared TD error of what follows the burn-in. Where an episode was cut, the next row shows the beginning of another,
+        so that step is left out."""
+        learnt = jax.tree.map(lambda x: x[self.burn_in : -1], batch)
+        target = td_target(learnt.reward, learnt.end, q_next, self.gamma)
+        taken = jnp.take_along_axis(self.values(q, batch)[:-1], learnt.action[..., None], axis=-1)[..., 0]
+        is_whole = ~batch.first[self.burn_in + 1 :] | (learnt.end > 0)
+        return jnp.sum(is_whole * (target - taken) ** 2) / jnp.maximum(jnp.sum(is_whole), 1)
+
+    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
+        seen = encode(spec, observation, self.scale_inputs)
+        carried, q = now(state.q, lived(state.carried, first), seen)
+        return state._replace(carried=carried), jnp.argmax(q, axis=-1)
+
+
+def now(q: Recurrent, carried: Carried, state: Float[Array, "B S"]) -> tuple[Carried, Float[Array, "B A"]]:
+    """What the LSTMs carry after one state, and the values of the actions there."""
+    return jax.tree.map(lambda x: x[0], q(carried, state[None], jnp.zeros((1, state.shape[0]), bool)))
