@@ -1,6 +1,7 @@
 """A variational auto-encoder of images, whose mean codes are keys for a memory (MFEC, Section 3.2; the paper's "VAE-CNN")."""
 
 import math
+from itertools import pairwise
 
 import equinox as eqx
 import jax
@@ -31,8 +32,7 @@ class VAE(eqx.Module):
         keys = iter(jax.random.split(key, 2 * len(FILTERS) + 2))
         widths = (channels, *FILTERS)
         sizes = [tuple(side >> layer for side in size) for layer in range(len(widths))]
-        down = zip(widths[:-1], widths[1:], strict=True)
-        self.encoder = tuple(eqx.nn.Conv2d(a, b, 4, 2, 1, key=next(keys)) for a, b in down)
+        self.encoder = tuple(eqx.nn.Conv2d(a, b, 4, 2, 1, key=next(keys)) for a, b in pairwise(widths))
         self.shape = (FILTERS[-1], sizes[-1][0], sizes[-1][1])
         flat = math.prod(self.shape)
         self.to_code = eqx.nn.Linear(flat, 2 * code, key=next(keys))

@@ -47,8 +47,10 @@ class State(NamedTuple):
 class DRQN(TemporalDifference):
     """Q-learning with an LSTM, from sequences in replay that begin with the LSTM's state as it was."""
 
-    batch: Count = 8
+    batch: Count = 16
     """sequences drawn from replay for one update"""
+    learn_every: Count = 2
+    """iterations between two updates"""
     hidden: Count = 128
     """width of the layer before the LSTM"""
     lstm: Count = 128

@@ -23,6 +23,10 @@ WRITES = 2
 """memories that each environment writes in a step: they come one a step, so none waits longer than its episode lasted"""
 
 
+CLIP = 10.0
+"""largest norm of the auto-encoder's gradient"""
+
+
 class Encoder(NamedTuple):
     """Where the encoder is a VAE: it, and the images it learns from."""
 
@@ -80,7 +84,7 @@ class MFEC(Exploring):
         shape, _ = channels_first(spec.shape)
         vae = VAE(shape, self.key_dim, key)
         images = rp.empty(jnp.zeros((spec.envs, *spec.shape), spec.dtype), self.vae_images, spec.iterations)
-        return Encoder(vae, optimiser(self.vae_rate, 10.0).init(vae), images, jnp.zeros(()))
+        return Encoder(vae, optimiser(self.vae_rate, CLIP).init(vae), images, jnp.zeros(()))  # pyright: ignore
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         envs = spec.envs
@@ -119,7 +123,7 @@ class MFEC(Exploring):
             lot_key, noise_key = jax.random.split(key)
             batch = rp.sample(images, step + 1, jax.random.uniform(lot_key, (self.vae_batch,)))
             noise = jax.random.normal(noise_key, (self.vae_batch, self.key_dim))
-            return descend(optimiser(self.vae_rate, 10.0), vae_loss, vae, optimiser_state, pictures(spec, batch), noise)
+            return descend(optimiser(self.vae_rate, CLIP), vae_loss, vae, optimiser_state, pictures(spec, batch), noise)
 
         learns = step < self.vae_steps // spec.envs
         vae, optimiser_state, loss = lax.cond(learns, update, lambda: (vae, optimiser_state, loss))
@@ -127,7 +131,8 @@ class MFEC(Exploring):
 
     def keys(self, state: State, spec: Spec, observation: Float[Array, "E ..."]) -> Float[Array, "E D"]:
         if state.encoder is not None:
-            return jax.vmap(lambda image: state.encoder.vae.encode(image)[0])(pictures(spec, observation))
+            return jax.vmap(state.encoder.vae.encode)(pictures(spec, observation))[0]
+        assert state.projection is not None
         # In full precision, so that a state seen again has the same key.
         return jnp.matmul(encode(spec, observation, self.scale_inputs), state.projection, precision="highest")
 
