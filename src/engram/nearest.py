@@ -16,8 +16,8 @@ def nearest(
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
     """Distances and slots of the `k` keys nearest to each query, nearest first, among the first `filled` slots.
 
-    Where fewer than `k` are filled the rest have distance infinity, and slot 0. No gradient flows: who needs one takes it through
-    `keys[slots]`.
+    Where fewer than `k` are filled the rest have distance infinity, and slot 0; so has, and at no cost on a CPU, a query that is no
+    number (NaN). No gradient flows: who needs one takes it through `keys[slots]`.
     """
     keys, queries = lax.stop_gradient((keys, queries))
     search = native.nearest if is_native() else portable
@@ -36,8 +36,8 @@ def portable(
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
     """The search for any device."""
     keys = jnp.pad(keys, ((0, -keys.shape[0] % BLOCK), (0, 0)))
-    is_filled = jnp.arange(keys.shape[0]) < filled
-    best, slots = smallest(jnp.where(is_filled, _squares(keys, queries), jnp.inf), min(k, keys.shape[0]))
+    is_there = (jnp.arange(keys.shape[0]) < filled) & ~jnp.isnan(queries[:, :1])
+    best, slots = smallest(jnp.where(is_there, _squares(keys, queries), jnp.inf), min(k, keys.shape[0]))
     slots = jnp.where(jnp.isfinite(best), slots, 0)
     missing = ((0, 0), (0, k - best.shape[-1]))
     return jnp.sqrt(jnp.pad(best, missing, constant_values=jnp.inf)), jnp.pad(slots, missing)

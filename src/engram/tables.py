@@ -49,9 +49,12 @@ def writing(ready: Ready, actions: int) -> Writing:
     return Writing(entry.key, ready.returns.ravel(), into)
 
 
-def recall(tables: Memory, keys: Float[Array, "Q D"], k: int, eps: float = 1e-3) -> Neighbours:
-    """In each table the K nearest of each key, weighed by 1 / (d^2 + eps); arrays have leading axes A and Q."""
-    return jax.vmap(lambda table: mem.recall(table, keys, k, squared=True, eps=eps))(tables)
+def recall(tables: Memory, keys: Float[Array, "Q D"], k: int, eps: float = 1e-3, only: Bool[Array, "A Q"] | None = None) -> Neighbours:
+    """In each table the K nearest of each key, weighed by 1 / (d^2 + eps); arrays have leading axes A and Q. With `only`, just in those
+    tables that it names for a key: to search them all would take longer."""
+    actions = tables.values.shape[0]
+    wanted = jnp.broadcast_to(keys, (actions, *keys.shape)) if only is None else jnp.where(only[..., None], keys, jnp.nan)
+    return jax.vmap(lambda table, keys: mem.recall(table, keys, k, squared=True, eps=eps))(tables, wanted)
 
 
 def read_mean(tables: Memory, near: Neighbours) -> Float[Array, "Q A"]:

@@ -151,7 +151,8 @@ class NEC(Learning):
         def update():
             batch: Row = rp.sample(state.replay, step + 1, jax.random.uniform(key, (self.batch,)))
             h = jax.vmap(state.embedding)(batch.state)
-            near = tb.recall(tables, h, self.neighbours, self.delta)
+            taken = jnp.arange(spec.actions)[:, None] == batch.action
+            near = tb.recall(tables, h, self.neighbours, self.delta, only=taken)
             slots, weights = (x[batch.action, jnp.arange(self.batch)] for x in (near.slots, near.weights))
             place = batch.action[:, None], slots
             lookup = Lookup(state.embedding, tables.keys[place], tables.values[place])

@@ -20,34 +20,39 @@ constexpr float kNever = std::numeric_limits<float>::infinity();
 struct Scratch {
   std::vector<Lanes> table, distances[kTogether], least[kTogether];
   std::vector<float> queries;
+  std::vector<int64_t> wanted;  // queries that are numbers
 };
 
-// Lays the keys out in rows of 16, dimension after dimension; the last row is filled up with keys infinitely far.
-static void LayOut(const float* keys, int64_t used, int64_t dim, int64_t rows, std::vector<Lanes>& table) {
-  if (static_cast<int64_t>(table.size()) < rows * dim) table.resize(rows * dim);
-  for (int64_t row = 0; row < rows; ++row) {
-    float* out = reinterpret_cast<float*>(table.data() + row * dim);
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const int64_t slot = row * kLanes + lane;
-      for (int64_t h = 0; h < dim; ++h) out[h * kLanes + lane] = slot < used ? keys[slot * dim + h] : kNever;
-    }
+// Lays 16 keys out side by side, dimension after dimension; beyond the last one come keys infinitely far.
+static void LayOut(const float* keys, int64_t used, int64_t dim, int64_t row, Lanes* lanes) {
+  float* out = reinterpret_cast<float*>(lanes);
+  const float* first = keys + row * kLanes * dim;
+  if (row * kLanes + kLanes <= used) {
+    for (int64_t h = 0; h < dim; ++h)
+      for (int64_t lane = 0; lane < kLanes; ++lane) out[h * kLanes + lane] = first[lane * dim + h];
+    return;
   }
+  for (int64_t lane = 0; lane < kLanes; ++lane)
+    for (int64_t h = 0; h < dim; ++h) out[h * kLanes + lane] = row * kLanes + lane < used ? first[lane * dim + h] : kNever;
 }
 
 // Squared distances of all keys to a few queries, and the least of every lane in each stretch of rows. By differences, not by a product:
-// the product loses digits where distances are small, and small distances weigh most.
-static void Measure(Scratch& scratch, int64_t rows, int64_t dim, int64_t stretch) {
+// the product loses digits where distances are small, and small distances weigh most. The table holds all rows laid out, or only room for
+// one, where so few queries come that none is looked at twice.
+template <int64_t kQueries>
+static void Measure(Scratch& scratch, const float* keys, int64_t used, int64_t rows, int64_t dim, int64_t stretch, bool is_laid_out) {
   for (int64_t row = 0; row < rows; ++row) {
-    const Lanes* key = scratch.table.data() + row * dim;
-    Lanes sum[kTogether] = {};
+    Lanes* key = scratch.table.data() + (is_laid_out ? row * dim : 0);
+    if (!is_laid_out) LayOut(keys, used, dim, row, key);
+    Lanes sum[kQueries] = {};
     for (int64_t h = 0; h < dim; ++h) {
       const float* query = scratch.queries.data() + h * kTogether;
-      for (int64_t q = 0; q < kTogether; ++q) {
+      for (int64_t q = 0; q < kQueries; ++q) {
         const Lanes difference = key[h] - query[q];
         sum[q] += difference * difference;
       }
     }
-    for (int64_t q = 0; q < kTogether; ++q) {
+    for (int64_t q = 0; q < kQueries; ++q) {
       scratch.distances[q][row] = sum[q];
       Lanes& least = scratch.least[q][row / stretch];
       least = row % stretch ? (sum[q] < least ? sum[q] : least) : sum[q];
@@ -99,19 +104,28 @@ static ffi::Error Nearest(ffi::Buffer<ffi::F32> keys, ffi::Buffer<ffi::S32> fill
   scratch.queries.resize(dim * kTogether);
   for (int64_t r = 0; r < runs; ++r) {
     const int64_t used = std::min<int64_t>(filled.typed_data()[r], size), rows = (used + kLanes - 1) / kLanes;
-    if (used <= 0) continue;
-    LayOut(keys.typed_data() + r * size * dim, used, dim, rows, scratch.table);
+    scratch.wanted.clear();
+    for (int64_t q = r * count; q < (r + 1) * count; ++q)
+      if (!std::isnan(queries.typed_data()[q * dim])) scratch.wanted.push_back(q);
+    const int64_t wanted = scratch.wanted.size();
+    if (used <= 0 || wanted == 0) continue;
+    const float* table = keys.typed_data() + r * size * dim;
+    const bool is_laid_out = wanted > kTogether;
+    if (const int64_t room = (is_laid_out ? rows : 1) * dim; static_cast<int64_t>(scratch.table.size()) < room) scratch.table.resize(room);
+    for (int64_t row = 0; is_laid_out && row < rows; ++row) LayOut(table, used, dim, row, scratch.table.data() + row * dim);
     // Four times as many lanes of stretches as neighbours: then few keys beside the neighbours lie within the bound.
     const int64_t stretch = std::max<int64_t>(1, rows * kLanes / (4 * k)), stretches = (rows + stretch - 1) / stretch;
     for (int64_t q = 0; q < kTogether; ++q) scratch.distances[q].resize(rows), scratch.least[q].resize(stretches);
-    for (int64_t first = 0; first < count; first += kTogether) {
-      const int64_t here = std::min(kTogether, count - first);
-      const float* query = queries.typed_data() + (r * count + first) * dim;
-      for (int64_t h = 0; h < dim; ++h)
-        for (int64_t q = 0; q < kTogether; ++q) scratch.queries[h * kTogether + q] = query[std::min(q, here - 1) * dim + h];
-      Measure(scratch, rows, dim, stretch);
+    for (int64_t first = 0; first < wanted; first += kTogether) {
+      const int64_t here = std::min(kTogether, wanted - first);
+      for (int64_t q = 0; q < kTogether; ++q) {
+        const float* query = queries.typed_data() + scratch.wanted[first + std::min(q, here - 1)] * dim;
+        for (int64_t h = 0; h < dim; ++h) scratch.queries[h * kTogether + q] = query[h];
+      }
+      const auto measure = here > 4 ? Measure<kTogether> : here > 1 ? Measure<4> : Measure<1>;
+      measure(scratch, table, used, rows, dim, stretch, is_laid_out);
       for (int64_t q = 0; q < here; ++q) {
-        const int64_t row = (r * count + first + q) * k;
+        const int64_t row = scratch.wanted[first + q] * k;
         const float bound = Bound(scratch.least[q], stretches, k);
         Collect(scratch.distances[q], used, bound, distances->typed_data() + row, slots->typed_data() + row, k);
       }
