@@ -39,7 +39,9 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of this source tree, with a mark where it was changed since; what ENGRAM_COMMIT says where it is not one."""
+    """The commit of this source tree, with a mark where it was changed since; or what ENGRAM_COMMIT says, for a copy without history."""
+    if named := os.environ.get("ENGRAM_COMMIT"):
+        return named
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -47,7 +49,7 @@ def _commit() -> str | None:
 
     try:
         if not git("ls-files", "provenance.py"):
-            return os.environ.get("ENGRAM_COMMIT")
+            return None
         return git("rev-parse", "HEAD") + ("-changed" if git("status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("ENGRAM_COMMIT")
+        return None

@@ -3,10 +3,11 @@
 All functions take and give one `Memory` whose arrays have a leading axis of actions.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from engram import memory as mem
@@ -100,6 +101,11 @@ def write(tables: Memory, near: Neighbours, new: Writing, step: Int[Array, ""], 
 def touch(tables: Memory, near: Neighbours, step: Int[Array, ""]) -> Memory:
     """Marks the neighbours as used now."""
     return jax.vmap(lambda table, near: mem.touch(table, near, step))(tables, near)
+
+
+def settled(tables: Memory, *read: Any) -> tuple[Any, ...]:
+    """The same, but what was read is ready before the tables change: else they would be copied to be read later."""
+    return lax.optimization_barrier((tables, *read))
 
 
 def part(near: Neighbours, begin: int, end: int | None) -> Neighbours:

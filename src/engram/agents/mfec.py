@@ -94,7 +94,8 @@ class MFEC(Exploring):
         new = tb.writing(ready, spec.actions)
         near = tb.recall(state.tables, jnp.concatenate([seen, led_to, new.key]), self.neighbours)
         q = tb.read_mean(state.tables, tb.part(near, 0, 2 * envs))
-        tables = tb.write(state.tables, tb.part(near, 2 * envs, None), new, step, tb.size(self.slots, spec)[1])
+        tables, q = tb.settled(state.tables, q)
+        tables = tb.write(tables, tb.part(near, 2 * envs, None), new, step, tb.size(self.slots, spec)[1])
 
         before = self.vae_steps // envs if self.encoder == "vae" else 0
         begun = step >= before

@@ -116,7 +116,8 @@ class NEC(Learning):
         new = tb.writing(ready, spec.actions)
         near = tb.recall(state.tables, jnp.concatenate([h, new.key]), self.neighbours, self.delta)
         q = tb.read_weighted(state.tables, tb.part(near, 0, 2 * envs))
-        tables = tb.write(state.tables, tb.part(near, 2 * envs, None), new, step, forget, self.write_rate)
+        tables, q = tb.settled(state.tables, q)
+        tables = tb.write(tables, tb.part(near, 2 * envs, None), new, step, forget, self.write_rate)
         if forget == "unused":
             tables = tb.touch(tables, tb.part(near, 0, envs), step)
 
