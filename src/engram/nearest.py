@@ -1,14 +1,19 @@
 """Exact K nearest neighbours by Euclidean distance, among the filled slots of a table: the search behind every episodic memory."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int, Shaped
 
 from engram import native
 
 BLOCK = 16
 """slots whose smallest distance is looked at first"""
+SHORTEST = 4096
+"""slots below which a table is searched whole"""
 
 
 def nearest(
@@ -35,6 +40,35 @@ def portable(
     keys: Float[Array, "N H"], filled: Int[Array, ""], queries: Float[Array, "Q H"], k: int
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
     """The search for any device."""
+
+    @custom_vmap
+    def search(keys, filled, queries):
+        return _as_far_as_filled(keys, filled, queries, k)
+
+    @search.def_vmap
+    def _(size, is_batched, *arrays):  # the leading axes of `vmap` are kept, so that all tables can be looked at together
+        arrays = (x if known else jnp.broadcast_to(x, (size, *x.shape)) for x, known in zip(arrays, is_batched, strict=True))
+        return search(*arrays), (True, True)
+
+    return search(keys, filled, queries)
+
+
+def _as_far_as_filled(
+    keys: Float[Array, "*B N H"], filled: Int[Array, "*B"], queries: Float[Array, "*B Q H"], k: int
+) -> tuple[Float[Array, "*B Q k"], Int[Array, "*B Q k"]]:
+    """Large tables are searched by the shortest of a few programs that goes as far as the fullest of them is filled."""
+    search = partial(_search, k=k)
+    for _ in filled.shape:
+        search = jax.vmap(search)
+    slots = keys.shape[-2]
+    sizes = [slots, *(slots >> halved for halved in range(1, 5) if slots >> halved >= SHORTEST)]
+    enough = sum(jnp.max(filled) <= size for size in sizes[1:])  # the sizes are nested
+    return lax.switch(enough, [lambda size=size: search(keys[..., :size, :], filled, queries) for size in sizes])
+
+
+def _search(
+    keys: Float[Array, "N H"], filled: Int[Array, ""], queries: Float[Array, "Q H"], k: int
+) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
     keys = jnp.pad(keys, ((0, -keys.shape[0] % BLOCK), (0, 0)))
     is_there = (jnp.arange(keys.shape[0]) < filled) & ~jnp.isnan(queries[:, :1])
     best, slots = smallest(jnp.where(is_there, _squares(keys, queries), jnp.inf), min(k, keys.shape[0]))

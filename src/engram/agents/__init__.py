@@ -31,9 +31,19 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         "as the authors' own code for classic control differs from the paper",
         {"mbec": _AUTHORS_MEMORY, "mbec++": _AUTHORS_MEMORY | {"observed_reward": True}},
     ),
+    "tuned": (
+        "for the noisy classic-control tasks, the best of the ranges that the paper names (results/tuning)",
+        {
+            "dqn": {"learning_rate": 1e-3},
+            "mfec": {"neighbours": 25},
+            "nec": {"neighbours": 25, "hidden": 256, "learning_rate": 1e-3},
+            "drqn": {"lstm": 256, "learning_rate": 1e-3},
+            "ppo": {"clip_range": 0.5, "learning_rate": 3e-3},
+        },
+    ),
     "scaled": (
         "the paper's, with observations scaled to [-1, 1]",
-        {name: {"scale_inputs": True} for name in ("dqn", "mbec", "mbec++")},
+        {name: {"scale_inputs": True} for name in AGENTS if name != "random"},
     ),
     "debug": (
         "small and quick, to see whether things run",
@@ -41,6 +51,10 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
             "dqn": {"hidden": 16, "batch": 8},
             "mbec": {"slots": 64, "neighbours": 3, "batch": 8},
             "mbec++": {"slots": 64, "neighbours": 3, "batch": 8, "hidden": 16},
+            "mfec": {"slots": 64, "neighbours": 3, "key_dim": 8},
+            "nec": {"slots": 64, "neighbours": 3, "batch": 8, "hidden": 16, "embedding": 8, "horizon": 5},
+            "drqn": {"hidden": 16, "lstm": 16, "batch": 4, "sequence": 4},
+            "ppo": {"hidden": 16, "lstm": 16, "rollout": 64, "epochs": 2},
         },
     ),
 }
@@ -66,4 +80,4 @@ def make(name: str, preset: str = "paper", **options: Any) -> Agent:
     return replace(kind_of(name)(), **(overlays.get(name, {}) | options))
 
 
-__all__ = ["AGENTS", "DQN", "MBEC", "PRESETS", "MBECpp", "Random", "kind_of", "make", "name_of"]
+__all__ = ["AGENTS", "DQN", "DRQN", "MBEC", "MFEC", "NEC", "PPO", "PRESETS", "MBECpp", "Random", "kind_of", "make", "name_of"]
