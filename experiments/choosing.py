@@ -95,7 +95,8 @@ Each baseline is trained with the settings of its grid on the nine noisy tasks, 
 episodes), mean over the run and the seeds. *Normalised area*: on a scale where random has 0 and the best setting of any agent 1, mean over
 the tasks that all settings compared were run on: those that were run furthest, since what fell behind on Cart Pole was not always run on
 the other tasks. The setting with the highest is chosen, one for all tasks: it is in `chosen.json` and is the preset `tuned`. A setting for
-each task would look better, partly since it is picked by few seeds and then judged by the same. Bold: the best of a column. Trained for {minutes:.0f} minutes in all on: {machines(files)}.
+each task would look better, partly since it is picked by few seeds and then judged by the same. Bold: the best of a column.
+Trained for {minutes:.0f} minutes in all on: {machines(files)}.
 
 {markdown(head, [_choice(agent, tries, candidates[agent]) for agent, tries in found.items()])}
 {sections.rstrip()}

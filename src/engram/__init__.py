@@ -1,6 +1,6 @@
 """Reinforcement learning with episodic memory: many runs in one compiled program."""
 
-from engram.agents import DQN, MBEC, MBECpp, Random
+from engram.agents import DQN, DRQN, MBEC, MFEC, NEC, PPO, MBECpp, Random
 from engram.errors import EngramError
 from engram.policy import Policy
 from engram.tasks import BernoulliReward, GaussianReward, RepeatedObservation, Task
@@ -8,7 +8,11 @@ from engram.training import Result, load, resume, train
 
 __all__ = [
     "DQN",
+    "DRQN",
     "MBEC",
+    "MFEC",
+    "NEC",
+    "PPO",
     "BernoulliReward",
     "EngramError",
     "GaussianReward",
