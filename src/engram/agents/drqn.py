@@ -9,8 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import replay as rp
-from engram.agents.shared import TemporalDifference, due, ends, epsilon, every, explore
-from engram.errors import EngramError
+from engram.agents.shared import TemporalDifference, check_replay, due, ends, epsilon, every, explore
 from engram.networks import Carried, Recurrent, descend, draw, encode, fresh, lived, optimiser, width
 from engram.options import Count, Range
 from engram.returns import td_target
@@ -60,16 +59,12 @@ class DRQN(TemporalDifference):
     burn_in: Annotated[int, Range(0)] = 0
     """transitions before these that only bring the LSTM's state up to date"""
 
-    def __post_init__(self):
-        super().__post_init__()
-        if self.replay <= self.length:
-            raise EngramError(f"replay ({self.replay}) must be more than burn_in + sequence ({self.length}): raise it.")
-
     @property
     def length(self) -> int:
         return self.burn_in + self.sequence
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
+        check_replay(self, spec, self.length + 1)
         q = draw(lambda key: Recurrent((width(spec), self.hidden, self.lstm, spec.actions), key), key)
         nothing, count, carried = jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32), fresh(spec.envs, self.lstm)
         row = Row(jnp.zeros((spec.envs, width(spec))), count, carried, jnp.ones(spec.envs, bool), nothing, nothing)

@@ -134,8 +134,9 @@ class MFEC(Exploring):
         if state.encoder is not None:
             return jax.vmap(state.encoder.vae.encode)(pictures(spec, observation))[0]
         assert state.projection is not None
-        # In full precision, so that a state seen again has the same key.
-        return jnp.matmul(encode(spec, observation, self.scale_inputs), state.projection, precision="highest")
+        seen = encode(spec, observation, self.scale_inputs)
+        # One at a time and in full precision, so that a state seen again, alone or among others, has the same key.
+        return lax.map(lambda x: jnp.matmul(x, state.projection, precision="highest"), seen)
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
         near = tb.recall(state.tables, self.keys(state, spec, observation), self.neighbours)

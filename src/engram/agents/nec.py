@@ -11,8 +11,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from engram import replay as rp
 from engram import tables as tb
 from engram import waiting as wt
-from engram.agents.shared import Learning, check_neighbours, due, ends, epsilon, explore
-from engram.errors import EngramError
+from engram.agents.shared import Learning, check_neighbours, check_replay, due, ends, epsilon, explore
 from engram.memory import Memory
 from engram.networks import MLP, clipped, draw, encode, optimiser, width
 from engram.options import Count, Positive, Probability
@@ -88,12 +87,9 @@ class NEC(Learning):
     def __post_init__(self):
         super().__post_init__()
         check_neighbours(self)
-        if self.replay <= 3 * self.horizon:
-            raise EngramError(
-                f"replay ({self.replay}) must be more than three times horizon ({self.horizon}): raise the one or lower the other."
-            )
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
+        check_replay(self, spec, 3 * self.horizon)
         network = draw(lambda key: MLP((width(spec), self.hidden, self.embedding), key), key)
         state, nothing, count = jnp.zeros((spec.envs, width(spec))), jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32)
         # Never more wait than two horizons: one that is open, and one that closed when an episode ended.
@@ -160,8 +156,9 @@ class NEC(Learning):
             loss, gradient = jax.value_and_grad(self.loss)(lookup, weights > 0, batch)
             steps, optimiser_state = optimiser(self.learning_rate, self.clip).update(gradient.embedding, state.optimiser)
             network = jax.tree.map(jnp.add, state.embedding, steps)
-            # The dictionary's loss is a sum, so that its rate is that of a single example.
-            keys, values = (-self.dictionary_rate * self.batch / 2 * x for x in (gradient.keys, gradient.values))
+            # The loss is a mean; for the dictionary it is a sum of halves, so that its rate is that of a single example.
+            scale = -self.dictionary_rate * jnp.sum(batch.known) / 2
+            keys, values = scale * gradient.keys, scale * gradient.values
             return (network, optimiser_state, loss), (place, clipped(keys, self.clip * self.dictionary_rate), values)
 
         def nothing():

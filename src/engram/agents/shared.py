@@ -103,3 +103,10 @@ def check_neighbours(options: Any) -> None:
                 f"{name} ({getattr(options, name)}) must not exceed slots ({options.slots}): "
                 "a memory has no more neighbours than slots; lower the one or raise the other."
             )
+
+
+def check_replay(options: Learning, spec: Spec, rows: int) -> None:
+    """Raises if replay cannot hold so many steps in a row of each environment."""
+    if options.replay < rows * spec.envs:
+        each = f" of each of {spec.envs} environments" if spec.envs > 1 else ""
+        raise EngramError(f"replay ({options.replay}) must hold {rows} steps{each}: raise it to at least {rows * spec.envs}.")
