@@ -17,16 +17,20 @@ from benchmarks.tables import Table
 
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- results: written by `python -m benchmarks table` -->", "<!-- end of results -->"
-SECTIONS = ("cpu", "others", "scaling", "search", "gpu")
+SECTIONS = ("cpu", "others", "agents", "scaling", "search", "gpu")
 PACKAGES = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy")
 
 
 def measure(section: str, options: argparse.Namespace, say) -> dict:
     match section:
         case "cpu" | "others":
-            python = comparison.find_others(options.others_python, say)
+            pythons = comparison.find_pythons(options.others_python, options.coach_python, say)
             contenders = comparison.DQNS + (comparison.OURS if section == "cpu" else [])
-            return comparison.measure(contenders, python, options.quick, say)
+            return comparison.measure(contenders, pythons, options.quick, say)
+        case "agents":
+            from benchmarks import agents
+
+            return agents.measure(options, say)
         case "search":
             from benchmarks import search
 
@@ -38,9 +42,9 @@ def measure(section: str, options: argparse.Namespace, say) -> dict:
 
 
 def tables(section: str, result: dict) -> list[Table]:
-    from benchmarks import scaling, search
+    from benchmarks import agents, scaling, search
 
-    of = {"scaling": scaling.scaling_tables, "gpu": scaling.gpu_tables, "search": search.tables}
+    of = {"agents": agents.tables, "scaling": scaling.scaling_tables, "gpu": scaling.gpu_tables, "search": search.tables}
     return of.get(section, comparison.tables)(result)
 
 
@@ -104,7 +108,9 @@ def main() -> None:
     parser.add_argument("what", nargs="*", help=f"of {', '.join(SECTIONS)} (default: all; gpu where there is one); or: table FILES")
     parser.add_argument("--quick", action="store_true", help="small and noisy, to see whether it works")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all that was measured as JSON")
-    parser.add_argument("--others-python", metavar="PATH", help="a Python that has SB3 and SBX (default: makes .venv-bench)")
+    parser.add_argument("--others-python", metavar="PATH", help="a Python that has the other software (default: makes .venv-bench)")
+    parser.add_argument("--coach-python", metavar="PATH", help="a Python 3.7 that has Coach (default: it is left out)")
+    parser.add_argument("--only", nargs="+", metavar="AGENT", help="of the agents, only these (such as: dqn ppo)")
     parser.add_argument("--commit", help="what was measured, where git cannot tell")
     options = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 128)
@@ -120,7 +126,7 @@ def main() -> None:
     if wrong := set(options.what) - set(SECTIONS):
         parser.error(f"there is no benchmark {', '.join(sorted(wrong))}; there are {', '.join(SECTIONS)}, and table")
     report = describe(options)
-    sections = options.what or ["cpu", "scaling", "search"] + (["gpu"] if report["machine"]["device"] != "cpu" else [])
+    sections = options.what or ["cpu", "agents", "scaling", "search"] + (["gpu"] if report["machine"]["device"] != "cpu" else [])
     report["sections"] = {}
     for section in sections:
         with console.status(section) as status:

@@ -5,12 +5,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 
-from benchmarks.contenders import Contender, Timing, entry, interleave, speed
+from benchmarks.contenders import Contender, Timing, cores, entry, interleave, speed, steps
 from benchmarks.tables import Table, number
 
 ROOT = Path(__file__).parent.parent
@@ -49,6 +49,8 @@ OURS = [
     Contender("Engram at random", "random", host=True, iterations=5_000),
     Contender("Engram at random", "random", iterations=1_000_000),
 ]
+PACKAGES = ("stable-baselines3", "sb3-contrib", "sbx-rl", "pfrl", "rejax", "memorax", "gymnax<1")
+"""what the others are installed from; Rejax and Memorax do not run with Gymnax 1.0"""
 ONE_THREAD = {
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
@@ -88,7 +90,8 @@ class Worker:
         self.process.wait()
 
 
-def measure(contenders: list[Contender], others_python: str, quick: bool, say) -> dict:
+def measure(contenders: list[Contender], pythons: Mapping[str, str], quick: bool, say, protocol: str = PROTOCOL) -> dict:
+    """`pythons` are those of the software; all that is not named there has that of "others"."""
     rounds = 2 if quick else 10
     core = max(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
     workers, measured = {}, []
@@ -97,33 +100,40 @@ def measure(contenders: list[Contender], others_python: str, quick: bool, say) -
             name = label(asdict(contender))
             say(f"warming up {name}")
             try:
-                python = sys.executable if contender.software == "engram" else others_python
+                python = pythons.get(contender.software, pythons["others"])
                 workers[name] = contender, Worker(contender, python, core, stack)
             except (OSError, RuntimeError) as error:
                 measured.append(asdict(contender) | {"failed": str(error)})
         times = interleave({name: worker for name, (_, worker) in workers.items()}, rounds, say)
     measured += [entry(c, times[name], versions=worker.versions) for name, (c, worker) in workers.items()]
-    return {"protocol": PROTOCOL, "settings": {"rounds": rounds, "core": core, "environment": ONE_THREAD}, "measured": measured}
+    return {"protocol": protocol, "settings": {"rounds": rounds, "core": core, "environment": ONE_THREAD}, "measured": measured}
 
 
 def label(measured: dict) -> str:
-    parts = [measured["name"], "Gymnasium" if measured["host"] else "JAX", f"{measured['runs']} runs", measured["memory"]]
+    size = f"{measured['runs']} runs of {measured['envs']}"
+    parts = [measured["algorithm"], measured["name"], environment(measured), size, measured["memory"]]
     return ", ".join(part for part in parts if part)
+
+
+def environment(measured: dict) -> str:
+    return "Gymnasium" if measured["host"] else "JAX"
+
+
+def spread(measured: dict) -> str:
+    slowest, fastest = (number(steps(measured) / seconds) for seconds in (max(measured["wall"]), min(measured["wall"])))
+    return f"{slowest} to {fastest}"
 
 
 def tables(result: dict) -> list[Table]:
     rivals = {m["software"]: speed(m) for m in result["measured"] if m["software"] != "engram" and "wall" in m}
 
     def row(m: dict) -> list[str]:
-        who = [m["name"], "Gymnasium" if m["host"] else "JAX", str(m["runs"]), m["memory"] or "-"]
+        who = [m["name"], environment(m), str(m["runs"]), m["memory"] or "-"]
         if "failed" in m:
             return [*who, "not measured: " + m["failed"], "", "", "", ""]
-        own = m["runs"] * m["iterations"]
-        spread = f"{number(own / max(m['wall']))} to {number(own / min(m['wall']))}"
         learns = m["software"] == "engram" and m["agent"] != "random"
         ratios = [f"{speed(m) / rivals[r]:.1f}" if r in rivals and learns else "-" for r in ("sb3", "sbx")]
-        cores = median(cpu / wall for cpu, wall in zip(m["cpu"], m["wall"], strict=True))
-        return [*who, number(speed(m)), spread, *ratios, f"{cores:.2f}"]
+        return [*who, number(speed(m)), spread(m), *ratios, f"{cores(m):.2f}"]
 
     columns = [
         "",
@@ -141,21 +151,23 @@ def tables(result: dict) -> list[Table]:
     return [Table("One core: training on Cart Pole", columns, [row(m) for m in result["measured"]], result["protocol"], note)]
 
 
-def find_others(python: str | None, say) -> str:
-    """A Python that has Stable-Baselines3 and SBX: the one given, or that of `.venv-bench`, made here where it is missing."""
-    if python is not None:
-        return python
+def find_pythons(others: str | None, coach: str | None, say) -> dict[str, str]:
+    """The Pythons of the software: those given; for the others that of `.venv-bench`, made here where it is missing."""
+    given = {"engram": sys.executable} | ({"coach": coach} if coach else {})
+    if others is not None:
+        return given | {"others": others}
     home = ROOT / ".venv-bench"
-    if not (home / "ready").exists():
-        say("making .venv-bench for Stable-Baselines3 and SBX")
+    ready = home / "ready"
+    if not ready.exists() or ready.read_text() != str(PACKAGES):
+        say(f"making .venv-bench for {', '.join(PACKAGES)}")
         install = [str(home / "bin/python"), "-m", "pip", "install", "--quiet"]
         cpu = ["--index-url", "https://download.pytorch.org/whl/cpu"] if sys.platform == "linux" else []
         try:
             subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
             (home / ".gitignore").write_text("*\n")
             subprocess.run([*install, "torch", *cpu], check=True)  # first: else pip would take the one with CUDA, of gigabytes
-            subprocess.run([*install, "stable-baselines3", "sbx-rl"], check=True)
-            (home / "ready").touch()
+            subprocess.run([*install, *PACKAGES], check=True)
+            ready.write_text(str(PACKAGES))
         except subprocess.CalledProcessError as error:
-            say(f"could not make .venv-bench ({error}); SB3 and SBX will be missing")
-    return str(home / "bin/python")
+            say(f"could not make .venv-bench ({error}); the others will be missing")
+    return given | {"others": str(home / "bin/python")}

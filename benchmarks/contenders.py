@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-QUICK = 250
-"""iterations: learning begins after 100, and must have begun before the clock starts"""
+QUICK = 256
+"""iterations: learning begins after 100, and must have begun before the clock starts; a whole rollout of any PPO"""
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,15 @@ class Contender:
     agent: str = "dqn"
     options: dict[str, Any] = field(default_factory=dict)
     software: str = "engram"
-    """or sb3, sbx"""
+    """or one of `rivals.BUILDERS`"""
+    algorithm: str = ""
+    """what it shares with those it is compared with"""
     task: str = "cartpole"
     runs: int = 1
+    envs: int = 1
+    """environments of every run"""
     iterations: int = 1_000
-    """of every timed call; one iteration is one agent step of every run"""
+    """of every timed call; one iteration is one agent step in every environment of every run"""
     replay: int = 10_000
     """transitions that the replay can hold"""
     memory: str = ""
@@ -58,6 +62,16 @@ def seconds(measured: Mapping[str, Any]) -> float:
     return sum(wall) / len(wall) if measured.get("memory") == "filling" else median(wall)
 
 
+def steps(measured: Mapping[str, Any]) -> int:
+    """Agent steps of one call, of all runs together."""
+    return measured["runs"] * measured.get("envs", 1) * measured["iterations"]
+
+
 def speed(measured: Mapping[str, Any]) -> float:
     """Agent steps a second, of all runs together."""
-    return measured["runs"] * measured["iterations"] / seconds(measured)
+    return steps(measured) / seconds(measured)
+
+
+def cores(measured: Mapping[str, Any]) -> float:
+    """Processor time by wall time."""
+    return median(cpu / wall for cpu, wall in zip(measured["cpu"], measured["wall"], strict=True))

@@ -50,7 +50,7 @@ def pfrl(contender):
         explorers.LinearDecayEpsilonGreedy(1.0, 0.01, 1_000, env.action_space.sample),
         replay_start_size=o["learn_start"],
         minibatch_size=o["batch"],
-        update_interval=1,
+        update_interval=o["learn_every"],
         target_update_interval=o["target_every"],
         recurrent=True,
         episodic_update_len=o["sequence"],
@@ -114,9 +114,8 @@ def rejax(contender):
 def memorax(contender):
     """Memorax, whose DQN and PPO become recurrent by the network they are given."""
     import flashbax
-    import flax.linen as linen
-    import jax
     import optax
+    from flax import linen
     from memorax import algorithms
     from memorax.networks import MLP, RNN, FeatureExtractor, Network, heads
 
@@ -154,7 +153,6 @@ def memorax(contender):
     def advance(state, iterations):
         return agent.train(*state, iterations * contender.envs)[:2]
 
-    assert jax.default_backend() == "cpu"
     return _compiled(contender.runs, init, advance), ("memorax", "flashbax", "gymnax", "jax", "flax")
 
 

@@ -27,7 +27,7 @@ class Trainer:
         task = registry.find(contender.task)
         agent = agents.make(contender.agent, **contender.options)
         runs = loop.every_seed([task], range(contender.runs))
-        self.driver: Any = loop.driver(agent, *runs, task.spec(iterations=contender.replay), host=contender.host)
+        self.driver: Any = loop.driver(agent, *runs, task.spec(contender.envs, contender.replay), host=contender.host)
         self.driver.start()
         if contender.memory == "full":
             self.driver.carry = fill(self.driver.carry)
@@ -49,13 +49,14 @@ class Trainer:
 
 
 def fill(carry: Any) -> Any:
-    """The same, with every memory full of random keys and values."""
+    """The same, with every memory full of random keys and values, used at random times."""
 
     def full(memory):
         keys = jax.random.uniform(jax.random.key(0), memory.keys.shape, minval=-1)
         values = jax.random.uniform(jax.random.key(1), memory.values.shape, maxval=100)
-        written = jnp.full_like(memory.written, memory.keys.shape[-2])
-        return memory._replace(keys=keys, values=values, written=written)
+        slots = memory.keys.shape[-2]
+        used = jax.random.randint(jax.random.key(2), memory.used.shape, -slots, 0)
+        return memory._replace(keys=keys, values=values, used=used, written=jnp.full_like(memory.written, slots))
 
     return jax.tree.map(lambda x: full(x) if _is_memory(x) else x, carry, is_leaf=_is_memory)
 

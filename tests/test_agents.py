@@ -7,12 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from probes import CHOSEN_REWARD, ONE_STATE, PROBES, SEEN_REWARD, TWO_ARMS, TWO_STATES, probe_spec
+from probes import CHOSEN_REWARD, ONE_STATE, PROBES, SEEN_REWARD, TWO_ARMS, TWO_STATES, WALK, constant, probe_spec
 
-from engram import episodic, loop
+from engram import episodic, loop, records
 from engram import replay as rp
-from engram.agents import DQN, MBEC, MBECpp, Random, make
+from engram import tables as tb
+from engram.agents import AGENTS, DQN, MBEC, MBECpp, Random, make, name_of
+from engram.agents.drqn import DRQN
 from engram.agents.mbec import foresee
+from engram.agents.mfec import MFEC
+from engram.agents.nec import NEC
+from engram.agents.ppo import PPO, run_once
 from engram.agents.shared import Learning, due, ends, epsilon, every, explore
 from engram.episodic import Experience
 from engram.errors import EngramError
@@ -26,12 +31,6 @@ TINY = {"gamma": 0.5, "batch": 2, "neighbours": 1, "slots": 4, "chunk": 2, "traj
 
 
 # By hand
-
-
-def constant(mlp, outputs):
-    """A network that gives `outputs` whatever it sees."""
-    blank = jax.tree.map(jnp.zeros_like, mlp)
-    return eqx.tree_at(lambda mlp: mlp.layers[-1].bias, blank, jnp.array(outputs, jnp.float32))
 
 
 def by_hand(agent, beta=0.5, reward=None):
@@ -166,9 +165,9 @@ def test_learning_begins_and_recurs_when_it_is_due():
     assert [float(every(3, jnp.int32(step), 1.0, 0.0)) for step in range(4)] == [1.0, 0.0, 0.0, 1.0]
 
 
-@pytest.mark.parametrize("name", ["mbec", "mbec++"])
+@pytest.mark.parametrize("name", ["mbec", "mbec++", "mfec", "nec"])
 def test_more_neighbours_than_slots_is_refused(name):
-    for option in ("neighbours", "write_neighbours"):
+    for option in ("neighbours", "write_neighbours") if "mbec" in name else ("neighbours",):
         with pytest.raises(EngramError, match=rf"^{option} \(9\) must not exceed slots \(5\)"):
             make(name, **({"neighbours": 2, "slots": 5} | {option: 9}))
 
@@ -183,6 +182,10 @@ LEARNERS = {
     "dqn": DQN(hidden=24, target_every=10, learning_rate=5e-3, **LEARNS),
     "mbec": MBEC(**LEARNS, **EPISODIC),
     "mbec++": MBECpp(hidden=24, target_every=10, learning_rate=5e-3, **LEARNS, **EPISODIC),
+    "mfec": MFEC(gamma=0.5, epsilon_end=1.0, neighbours=3, slots=200),
+    "nec": NEC(hidden=16, embedding=4, neighbours=5, slots=200, horizon=5, **LEARNS),
+    "drqn": DRQN(hidden=16, lstm=8, sequence=4, learn_every=1, target_every=10, learning_rate=5e-3, **LEARNS),
+    "ppo": PPO(gamma=0.5, hidden=16, rollout=24, epochs=6, minibatches=1, learning_rate=1e-2),
 }
 
 
@@ -202,6 +205,17 @@ def values(learner, probe, seen, actions=()):
     state, spec = jax.tree.map(lambda x: x[probe], states), probe_spec(STEPS)
     if isinstance(agent, DQN):
         return np.asarray(state.q(jnp.array(seen[-1])))
+    if isinstance(agent, MFEC):
+        key = agent.keys(state, spec, jnp.array(seen[-1:]))
+        return np.asarray(tb.read_mean(state.tables, tb.recall(state.tables, key, agent.neighbours))[0])
+    if isinstance(agent, NEC):
+        near = tb.recall(state.tables, jax.vmap(state.embedding)(jnp.array(seen[-1:])), agent.neighbours, agent.delta)
+        return np.asarray(tb.read_weighted(state.tables, near)[0])
+    if isinstance(agent, DRQN):
+        _, q = state.q(fresh(1, agent.lstm), jnp.array(seen)[:, None], jnp.zeros((len(seen), 1), bool))
+        return np.asarray(q[-1, 0])
+    if isinstance(agent, PPO):  # the value of the state, whatever is done there
+        return np.asarray(run_once(state.networks, None, jnp.array(seen[-1:]))[2])
     mind = (state.life if isinstance(agent, MBECpp) else state).mind
     for step, observation in enumerate(seen):
         plan, q, tau = foresee(agent, mind, spec, jnp.array([observation]), jnp.array([step == 0]))
@@ -227,12 +241,20 @@ def test_a_reward_that_is_seen_is_foreseen(learner):
         np.testing.assert_allclose(values(learner, SEEN_REWARD, [[0.0, mark]]), mark, atol=0.15)
 
 
-def test_a_reward_that_is_chosen_is_told_apart_by_the_action(learner):
-    np.testing.assert_allclose(values(learner, CHOSEN_REWARD, [[0.0, 0.0]]), [-1.0, 1.0], atol=0.15)
+@pytest.fixture
+def valuer(learner):
+    """One that knows values of actions."""
+    if isinstance(learner[0], PPO):
+        pytest.skip("PPO has values of states, not of actions: its play shows what it has learnt.")
+    return learner
 
 
-def test_the_better_arm_is_known_though_it_pays_later(learner):
-    q = values(learner, TWO_ARMS, [[0.0, 0.0]])
+def test_a_reward_that_is_chosen_is_told_apart_by_the_action(valuer):
+    np.testing.assert_allclose(values(valuer, CHOSEN_REWARD, [[0.0, 0.0]]), [-1.0, 1.0], atol=0.15)
+
+
+def test_the_better_arm_is_known_though_it_pays_later(valuer):
+    q = values(valuer, TWO_ARMS, [[0.0, 0.0]])
     np.testing.assert_allclose(q, [0.0, 0.25], atol=0.1)
     assert q[1] > q[0] + 0.1
 
@@ -248,6 +270,128 @@ def test_greedy_play_takes_what_was_learnt(learner):
 def test_a_random_agent_learns_nothing():
     _, actions = Random().play((), SPEC, jnp.zeros((1000, 2)), jnp.ones(1000, bool), jax.random.key(0))
     assert 400 < int(actions.sum()) < 600
+
+
+# Every agent
+
+SMALLEST = {
+    "random": Random(),
+    "dqn": DQN(batch=4, hidden=4, learn_start=4),
+    "mbec": MBEC(batch=4, neighbours=2, slots=16, chunk=2, trajectory=3, reward_hidden=4, learn_start=8),
+    "mbec++": MBECpp(batch=4, neighbours=2, slots=16, chunk=2, trajectory=3, hidden=4, reward_hidden=4, learn_start=8),
+    "mfec": MFEC(neighbours=2, slots=16, epsilon_decay=10.0),
+    "nec": NEC(batch=4, hidden=4, embedding=3, neighbours=2, slots=16, horizon=3, replay=200, learn_start=4, learn_every=2),
+    "drqn": DRQN(batch=2, hidden=4, lstm=4, sequence=3, learn_start=4, learn_every=1),
+    "ppo": PPO(hidden=4, rollout=16, epochs=2, minibatches=2),
+    "ppo with an LSTM": PPO(hidden=4, rollout=16, epochs=2, minibatches=2, recurrent=True, lstm=4, sequence=4),
+}
+WALKS = Spec((2,), 2, limit=6, envs=2, iterations=60)
+
+
+class Everyone:
+    """An agent in two runs of two environments each: one program for all seeds and lengths."""
+
+    def __init__(self, agent):
+        self.agent = agent
+        self.driver = loop.Scan(agent, [WALK] * 2, [5, 6], WALKS)
+        self.driver.most = WALKS.iterations
+        self.begin = jax.jit(self.driver._init)
+
+    def start(self, *seeds):
+        self.driver.carry, self.driver.world = self.begin(jnp.array(seeds, jnp.uint32))
+        self.driver.iteration = 0
+
+    def advance(self, iterations):
+        """What the agents know then, and the returns."""
+        returns = self.driver.advance(iterations)
+        return jax.tree.map(np.array, self.driver.carry.agent), returns
+
+
+def alike(a, b, run_of_a, run_of_b):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x[run_of_a], y[run_of_b], rtol=2e-3, atol=2e-3)
+
+
+def two_seeds_live_and_learn_differently(everyone, tmp_path):
+    everyone.start(5, 6)
+    before = jax.tree.map(np.array, everyone.driver.carry.agent)
+    state, returns = everyone.advance(60)
+    assert np.isfinite(returns).any(axis=0).all()  # in every environment of both runs episodes have ended
+    assert not np.array_equal(returns[:, 0], returns[:, 1], equal_nan=True)
+    assert all(np.isfinite(x).all() for x in everyone.driver.metrics().values())
+    if everyone.agent != Random():
+        old, new = (jax.tree.leaves(x)[0] for x in (before, state))  # what is learnt stands first in every state
+        assert np.any(new[0] != old[0])
+        assert np.any(new[1] != old[1])
+        assert np.any(new[0] != new[1])
+
+
+def a_seed_does_not_mind_its_neighbours(everyone, tmp_path):
+    """Over 30 steps: later NEC, whose neighbours are chosen by distances that it learns, makes much of how a number was rounded."""
+    everyone.start(5, 6)
+    one, returns = everyone.advance(30)
+    everyone.start(6, 7)
+    other, same = everyone.advance(30)
+    np.testing.assert_array_equal(returns[:, 1], same[:, 0])
+    alike(one, other, 1, 0)
+
+
+def a_seed_alone_in_gymnasium_lives_what_it_lives_in_jax_among_others(everyone, tmp_path):
+    if isinstance(everyone.agent, MBEC | MBECpp):
+        return  # test_loop.py compares MBEC++ alone and among others, and test_training.py trains it in Gymnasium
+    everyone.start(5, 6)
+    in_jax, returns = everyone.advance(30)
+    alone = loop.Host(everyone.agent, [WALK], [6], WALKS)
+    alone.start()
+    np.testing.assert_array_equal(alone.advance(30)[:, 0], returns[:, 1])
+    alike(in_jax, alone.carry.agent, 1, 0)
+
+
+def what_was_saved_goes_on_bit_for_bit(everyone, tmp_path):
+    everyone.start(5, 6)
+    everyone.advance(23)
+    folder = records.create(tmp_path / "run", {})
+    folder.save(everyone.driver.save()[0], {})
+    whole, returns = everyone.advance(37)
+    tree, _ = folder.restore(everyone.driver.template())
+    everyone.driver.restore(tree, {})
+    assert everyone.driver.iteration == 23
+    again, same = everyone.advance(37)
+    np.testing.assert_array_equal(returns, same)
+    for x, y in zip(jax.tree.leaves(whole), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def any_number_of_environments_is_played(everyone, tmp_path):
+    agent = everyone.agent
+    everyone.start(5, 6)
+    state = jax.tree.map(lambda x: jnp.array(x[0]), everyone.driver.carry.agent)
+    play = jax.jit(lambda state, seen, first, key: agent.play(state, WALKS, seen, first, key))
+    for step in range(2):  # the episodes begin, and go on
+        state, actions = play(state, jnp.ones((5, 2)), jnp.full(5, step == 0), jax.random.key(step))
+        assert actions.shape == (5,)
+        assert set(actions.tolist()) <= {0, 1}
+
+
+PROMISES = [
+    two_seeds_live_and_learn_differently,
+    a_seed_does_not_mind_its_neighbours,
+    a_seed_alone_in_gymnasium_lives_what_it_lives_in_jax_among_others,
+    what_was_saved_goes_on_bit_for_bit,
+    any_number_of_environments_is_played,
+]
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_every_agent_keeps_the_promises_of_all(name, tmp_path):
+    """In one test for each, as two processes would otherwise compile the same program."""
+    everyone = Everyone(SMALLEST[name])
+    for promise in PROMISES:
+        promise(everyone, tmp_path)
+
+
+def test_no_agent_is_forgotten():
+    assert {name_of(agent) for agent in SMALLEST.values()} == set(AGENTS)
 
 
 # All switches together

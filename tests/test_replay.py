@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engram.replay import Transition, empty, sample, store
+from engram.replay import Transition, empty, sample, sequences, store
 
-STORE, SAMPLE = jax.jit(store), jax.jit(sample)
+STORE, SAMPLE, SEQUENCES = jax.jit(store), jax.jit(sample), jax.jit(sequences, static_argnums=2)
 
 
 def row(number, envs=1):
@@ -64,6 +64,47 @@ def test_a_drawn_transition_is_of_one_piece():
     batch = SAMPLE(replay, jnp.int32(7), jax.random.uniform(jax.random.key(1), (50,)))
     np.testing.assert_array_equal(batch.state[:, 0], batch.reward)
     np.testing.assert_array_equal(batch.next_state, batch.state + 1)
+    np.testing.assert_array_equal(batch.action, batch.reward % 100)
+
+
+# Sequences
+
+
+def listed_sequences(rows, length, ring, envs):
+    """All stretches of rows that lie whole in what is stored, by their rewards."""
+    oldest = max(0, rows - ring)
+    begins = [(begin, env) for begin in range(oldest, rows - length + 1) for env in range(envs)]
+    return [[100.0 * (begin + i) + env for i in range(length)] for begin, env in begins]
+
+
+@settings(max_examples=30)
+@given(rows=st.integers(3, 19), envs=st.sampled_from([1, 3]), length=st.sampled_from([1, 3]))
+def test_sequences_are_all_those_that_lie_whole_in_what_is_stored(rows, envs, length):
+    """None crosses from the newest row to the oldest: a fine comb of lots finds each, equally often, and no other."""
+    ring = 7
+    lots = (np.arange(120, dtype=np.float32) + 0.5) / 120
+    drawn = np.asarray(SEQUENCES(filled(rows, ring * envs, envs), jnp.int32(rows), length, lots).reward)
+    assert drawn.shape == (length, 120)
+    found, counts = np.unique(drawn.T, axis=0, return_counts=True)
+    assert found.tolist() == sorted(listed_sequences(rows, length, ring, envs))
+    assert counts.max() - counts.min() <= 1
+
+
+@pytest.mark.parametrize("rows", [4, 9, 23])
+def test_every_sequence_is_drawn_equally_often(rows):
+    lots = jax.random.uniform(jax.random.key(2), (20_000,))
+    drawn = np.asarray(SEQUENCES(filled(rows, 20, envs=2), jnp.int32(rows), 4, lots).reward)
+    found, counts = np.unique(drawn.T, axis=0, return_counts=True)
+    assert found.tolist() == sorted(listed_sequences(rows, 4, 10, 2))
+    even = len(lots) / len(found)
+    assert (np.abs(counts - even) < 5 * np.sqrt(even)).all()
+
+
+def test_the_smallest_and_the_largest_lots_stay_within_the_stored_sequences():
+    lots = jnp.array([0.0, np.nextafter(np.float32(1), np.float32(0)), 1.0])
+    batch = SEQUENCES(filled(9, 10, envs=2), jnp.int32(9), 3, lots)
+    assert batch.reward.T.tolist() == [[400.0, 500.0, 600.0], [601.0, 701.0, 801.0], [601.0, 701.0, 801.0]]
+    np.testing.assert_array_equal(batch.state[..., 0], batch.reward)
     np.testing.assert_array_equal(batch.action, batch.reward % 100)
 
 

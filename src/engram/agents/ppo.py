@@ -1,7 +1,7 @@
 """Proximal policy optimisation (Schulman et al. 2017), with or without an LSTM."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from engram import replay as rp
 from engram.agents.shared import Common, ends
 from engram.errors import EngramError
 from engram.networks import MLP, Recurrent, descend, encode, fresh, lived, optimiser, width
-from engram.options import Count, Positive, Probability
+from engram.options import Count, Positive, Probability, Range
 from engram.returns import advantages
 from engram.types import Spec, TimeStep
 
@@ -102,7 +102,7 @@ class PPO(Common):
     """lambda, how far an advantage looks ahead"""
     normalise: bool = True
     """whether the advantages of a minibatch are brought to mean 0 and deviation 1"""
-    entropy_cost: float = 0.01
+    entropy_cost: Annotated[float, Range(0)] = 0.01
     """weight of the policy's entropy in the loss"""
     value_cost: Positive = 0.5
     """weight of the value's error in the loss"""
@@ -140,7 +140,12 @@ class PPO(Common):
         return max(self.rollout // spec.envs // whole, 1) * whole
 
     def check(self, spec: Spec) -> None:
-        parts = self.rows(spec) * spec.envs // (self.sequence if self.recurrent else 1)
+        rows = self.rows(spec)
+        if spec.iterations <= rows:
+            raise EngramError(
+                f"The run ends before its first rollout of {rows * spec.envs} steps can be learnt from: raise steps or lower rollout."
+            )
+        parts = rows * spec.envs // (self.sequence if self.recurrent else 1)
         if parts < self.minibatches:
             what = f"sequences of {self.sequence} steps" if self.recurrent else "steps"
             raise EngramError(

@@ -1,0 +1,54 @@
+"""The auto-encoder gives back images of any size, its loss is that of the paper, and its images have their channels in front."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from engram.agents.mfec import pictures
+from engram.types import Spec
+from engram.vae import VAE, channels_first, loss
+
+
+@pytest.mark.parametrize("image", [(1, 32, 32), (3, 33, 47), (4, 84, 84), (2, 63, 32)])
+def test_what_is_decoded_has_the_shape_of_what_was_encoded(image):
+    vae = jax.eval_shape(lambda key: VAE(image, 5, key), jax.random.key(0))
+    seen = jax.ShapeDtypeStruct(image, jnp.float32)
+    mean, log_variance = jax.eval_shape(lambda vae, x: vae.encode(x), vae, seen)
+    assert mean.shape == log_variance.shape == (5,)
+    assert jax.eval_shape(lambda vae, x: vae.decode(x), vae, mean).shape == image
+
+
+class Known:
+    """An auto-encoder of one pixel: the mean is twice the image, the variance 4, and what is decoded is the code."""
+
+    def encode(self, image):
+        return 2 * image.ravel(), jnp.full(1, jnp.log(4.0))
+
+    def decode(self, code):
+        return code.reshape(1, 1, 1)
+
+
+def test_the_loss_is_the_error_of_the_image_and_the_divergence_of_the_code():
+    images, noise = jnp.array([3.0, 1.0]).reshape(2, 1, 1, 1), jnp.array([[0.5], [-1.0]])
+    # codes 6 + 2/2 = 7 and 2 - 2 = 0: errors 16 and 1; divergences (36 + 4 - 1 - ln 4) / 2 and (4 + 4 - 1 - ln 4) / 2
+    expected = (16 + (39 - np.log(4)) / 2 + 1 + (7 - np.log(4)) / 2) / 2
+    assert loss(Known(), images, noise) == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shape", "first", "axes"),
+    [((84, 84, 4), (4, 84, 84), (2, 0, 1)), ((4, 84, 84), (4, 84, 84), (0, 1, 2)), ((40, 50), (1, 40, 50), (0, 1))],
+)
+def test_channels_come_first(shape, first, axes):
+    assert channels_first(shape) == (first, axes)
+
+
+def test_pictures_are_between_0_and_1_with_every_pixel_in_its_place():
+    seen = jnp.arange(2 * 4 * 5 * 3, dtype=jnp.uint8).reshape(2, 4, 5, 3)
+    image = pictures(Spec((4, 5, 3), 2, dtype="uint8"), seen)
+    assert image.shape == (2, 3, 4, 5)
+    np.testing.assert_allclose(image[1, 2, 3, 4], int(seen[1, 3, 4, 2]) / 255, rtol=1e-6)
+    flat = pictures(Spec((4, 5), 2), jnp.arange(20.0).reshape(1, 4, 5))
+    assert flat.shape == (1, 1, 4, 5)
+    assert flat[0, 0, 2].tolist() == [10, 11, 12, 13, 14]
