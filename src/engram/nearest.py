@@ -69,7 +69,7 @@ def _as_far_as_filled(
 def _search(
     keys: Float[Array, "N H"], filled: Int[Array, ""], queries: Float[Array, "Q H"], k: int
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
-    keys = jnp.pad(keys, ((0, -keys.shape[0] % BLOCK), (0, 0)))
+    keys = jnp.pad(keys, ((0, -keys.shape[0] % BLOCK), (0, 0)))  # cheaper than to do so with the distances
     is_there = (jnp.arange(keys.shape[0]) < filled) & ~jnp.isnan(queries[:, :1])
     best, slots = smallest(jnp.where(is_there, _squares(keys, queries), jnp.inf), min(k, keys.shape[0]))
     slots = jnp.where(jnp.isfinite(best), slots, 0)
@@ -87,14 +87,17 @@ def _squares(keys: Float[Array, "N H"], queries: Float[Array, "Q H"]) -> Float[A
 
 
 def smallest(x: Shaped[Array, "Q N"], k: int) -> tuple[Shaped[Array, "Q k"], Int[Array, "Q k"]]:
-    """The `k` smallest numbers of each row and where they stand. They lie in the `k` blocks with the smallest minima, so only these are
-    sorted."""
+    """The `k` smallest numbers of each row and where they stand. They lie in the `k` blocks with the smallest minima, which are found in
+    the same way, so only few are ever sorted."""
     rows, size = x.shape
-    if size < 2 * BLOCK * k or size % BLOCK:
+    if size < 2 * BLOCK * k:
         best, slots = lax.top_k(-x, k)
         return -best, slots
-    blocks = lax.optimization_barrier(x).reshape(rows, size // BLOCK, BLOCK)
-    nearest = lax.top_k(-lax.optimization_barrier(blocks.min(axis=-1)), k)[1]
+    largest = jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).max
+    if size % BLOCK:
+        x = jnp.pad(x, ((0, 0), (0, -size % BLOCK)), constant_values=largest)
+    blocks = lax.optimization_barrier(x).reshape(rows, -1, BLOCK)
+    _, nearest = smallest(lax.optimization_barrier(blocks.min(axis=-1)), k)
     inside = jnp.take_along_axis(blocks, nearest[..., None], axis=-2).reshape(rows, k * BLOCK)
     best, order = lax.top_k(-lax.optimization_barrier(inside), k)
     return -best, jnp.take_along_axis(nearest, order // BLOCK, axis=-1) * BLOCK + order % BLOCK

@@ -133,10 +133,10 @@ class MFEC(Exploring):
     def keys(self, state: State, spec: Spec, observation: Float[Array, "E ..."]) -> Float[Array, "E D"]:
         if state.encoder is not None:
             return jax.vmap(state.encoder.vae.encode)(pictures(spec, observation))[0]
-        assert state.projection is not None
+        projection = jnp.asarray(state.projection)
         seen = encode(spec, observation, self.scale_inputs)
         # One at a time and in full precision, so that a state seen again, alone or among others, has the same key.
-        return lax.map(lambda x: jnp.matmul(x, state.projection, precision="highest"), seen)
+        return lax.map(lambda x: jnp.matmul(x, projection, precision="highest"), seen)
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
         near = tb.recall(state.tables, self.keys(state, spec, observation), self.neighbours)

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import replay as rp
-from engram.agents.shared import Common, ends
+from engram.agents.shared import Common, cut_ends
 from engram.errors import EngramError
 from engram.networks import MLP, Recurrent, descend, encode, fresh, lived, optimiser, width
 from engram.options import Count, Positive, Probability, Range
@@ -153,7 +153,7 @@ class PPO(Common):
             )
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        seen, led_to = (encode(spec, x, self.scale_inputs) for x in (timestep.observation, timestep.final))
+        seen = encode(spec, timestep.observation, self.scale_inputs)
         done = timestep.terminated | timestep.truncated
         first = done | (step == 0)
         before = None if state.carried is None else lived(state.carried, first)
@@ -162,9 +162,12 @@ class PPO(Common):
         action = jnp.minimum(jnp.sum(jnp.cumsum(jnp.exp(log_p), axis=-1) < lot, axis=-1, dtype=jnp.int32), spec.actions - 1)
         taken = jnp.take_along_axis(log_p, action[:, None], axis=-1)[:, 0]
 
-        _, _, still_to_come = run_once(state.networks, state.carried, led_to)
-        is_cut = done & ~ends(self, spec, timestep)
-        row = Row(state.last, timestep.reward + self.gamma * is_cut * still_to_come, done.astype(jnp.float32))
+        reward = timestep.reward
+        if not cut_ends(self, spec):
+            led_to = encode(spec, timestep.final, self.scale_inputs)
+            _, _, still_to_come = run_once(state.networks, state.carried, led_to)
+            reward += self.gamma * (timestep.truncated & ~timestep.terminated) * still_to_come
+        row = Row(state.last, reward, done.astype(jnp.float32))
         rollout = rp.store(state.rollout, row, step - 1)
         last = Decision(seen, action, taken, value, before, first)
         metrics = {"value": jnp.mean(value)}
@@ -185,7 +188,7 @@ class PPO(Common):
         count = samples.advantage.shape[1]
         size = count // self.minibatches
         order = jnp.argsort(jax.random.uniform(key, (self.epochs, count)), axis=-1)[:, : size * self.minibatches]
-        rate = self.learning_rate * (1 - step / spec.iterations) if self.anneal else self.learning_rate
+        rate = self.learning_rate * jnp.maximum(1 - step / spec.iterations, 0.0) if self.anneal else self.learning_rate
         adam = optimiser(rate, self.clip, eps=1e-5)
 
         def one(learnt, chosen):

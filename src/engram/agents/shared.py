@@ -67,10 +67,14 @@ class TemporalDifference(Learning):
     """iterations between two copies of the networks to their targets"""
 
 
+def cut_ends(options: Common, spec: Spec) -> bool:
+    """Whether an episode that was cut counts as ended: as the options say, else as the task does."""
+    return spec.limit_ends if options.time_limit_ends is None else options.time_limit_ends
+
+
 def ends(options: Common, spec: Spec, timestep: TimeStep) -> Bool[Array, "E"]:
     """Where nothing follows the last action: at a termination and, if so chosen, at a time limit."""
-    cut_ends = spec.limit_ends if options.time_limit_ends is None else options.time_limit_ends
-    return timestep.terminated | timestep.truncated if cut_ends else timestep.terminated
+    return timestep.terminated | timestep.truncated if cut_ends(options, spec) else timestep.terminated
 
 
 def epsilon(options: Exploring, spec: Spec, step: Int[Array, ""]) -> Float[Array, ""]:
