@@ -25,6 +25,8 @@ _AUTHORS_MEMORY = {
     "p_recall": 0.1,
 }
 
+_STEADY = {"scale_inputs": True, "time_limit_ends": False, "epsilon_end": 0.001}
+
 PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "paper": ("as the paper has it; the default", {}),
     "authors": (
@@ -39,6 +41,16 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
             "nec": {"neighbours": 25, "hidden": 256, "learning_rate": 1e-3},
             "drqn": {"learning_rate": 1e-3},
             "ppo": {"clip_range": 0.5, "learning_rate": 3e-3},
+        },
+    ),
+    "cartpole": (
+        "what solves clean Cart Pole (results/solved)",
+        {
+            "dqn": {"learning_rate": 1e-3, "time_limit_ends": False},
+            "mfec": _STEADY | {"neighbours": 25, "gamma": 0.98},
+            "nec": _STEADY | {"neighbours": 25, "gamma": 0.95, "horizon": 20, "hidden": 256, "learning_rate": 1e-3},
+            "drqn": {"learning_rate": 1e-3, "time_limit_ends": False},
+            "ppo": {"learning_rate": 3e-3},
         },
     ),
     "scaled": (

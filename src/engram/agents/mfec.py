@@ -12,6 +12,7 @@ from engram import replay as rp
 from engram import tables as tb
 from engram import waiting as wt
 from engram.agents.shared import Exploring, check_neighbours, ends, epsilon, explore
+from engram.errors import EngramError
 from engram.memory import Memory
 from engram.networks import descend, encode, optimiser, width
 from engram.options import Count, Positive
@@ -81,6 +82,10 @@ class MFEC(Exploring):
         return State(tb.empty(spec.actions, slots, dim), projection, encoder, wt.empty(nothing, wt.places(spec.limit)))
 
     def new_encoder(self, key: Key[Array, ""], spec: Spec) -> Encoder:
+        if self.vae_steps >= spec.iterations * spec.envs:
+            raise EngramError(
+                f"The run is over before its auto-encoder has learnt for vae_steps ({self.vae_steps}): lower it or raise steps."
+            )
         shape, _ = channels_first(spec.shape)
         vae = VAE(shape, self.key_dim, key)
         images = rp.empty(jnp.zeros((spec.envs, *spec.shape), spec.dtype), self.vae_images, spec.iterations)
