@@ -6,55 +6,89 @@ from itertools import pairwise
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Key
 
 from engram.errors import EngramError
 
 FILTERS = (16, 32, 64, 128, 128)
+KERNEL = 4
 SMALLEST = 2 ** len(FILTERS)
 """pixels that an image must have each way, since every layer halves it"""
 
 
-class VAE(eqx.Module):
-    """Five convolutions of 4x4 with stride 2 to the mean and log-variance of a code, and as many back to the image."""
+class Halving(eqx.Module):
+    """A convolution of 4x4 with stride 2 that halves each side, or, transposed, doubles it. Written as slices and one matrix product: XLA's
+    convolutions of several runs at once are many times slower on a CPU."""
 
-    encoder: tuple[eqx.nn.Conv2d, ...]
+    weight: Float[Array, "narrow 16*wide"]
+    bias: Float[Array, "out"]
+
+    def __init__(self, wide: int, narrow: int, outputs: int, key: Key[Array, ""]):
+        bound = 1 / math.sqrt(KERNEL**2 * (wide + narrow - outputs))
+        self.weight = jax.random.uniform(key, (narrow, KERNEL**2 * wide), minval=-bound, maxval=bound)
+        self.bias = jnp.zeros(outputs)
+
+    def down(self, image: Float[Array, "wide H W"]) -> Float[Array, "narrow H/2 W/2"]:
+        height, width = image.shape[1] // 2, image.shape[2] // 2
+        image = jnp.pad(image, ((0, 0), (1, 1), (1, 1)))
+        parts = [image[:, i : i + 2 * height : 2, j : j + 2 * width : 2] for i in range(KERNEL) for j in range(KERNEL)]
+        patches = jnp.concatenate(parts).reshape(-1, height * width)
+        return (self.weight @ patches + self.bias[:, None]).reshape(-1, height, width)
+
+    def up(self, image: Float[Array, "narrow h w"], size: tuple[int, int]) -> Float[Array, "wide H W"]:
+        """The reverse, to a side of twice as many pixels or one more."""
+        height, width = image.shape[1:]
+        parts = (self.weight.T @ image.reshape(image.shape[0], -1)).reshape(KERNEL, KERNEL, -1, height, width)
+        spread = [
+            lax.pad(parts[i, j], 0.0, ((0, 0, 0), (i, 3 - i, 1), (j, 3 - j, 1)))  # every second pixel, from i and j on
+            for i in range(KERNEL)
+            for j in range(KERNEL)
+        ]
+        total = sum(spread[1:], start=spread[0])
+        return total[:, 1 : 1 + size[0], 1 : 1 + size[1]] + self.bias[:, None, None]
+
+
+class VAE(eqx.Module):
+    """Five convolutions to the mean and log-variance of a code, and as many back to the image."""
+
+    encoder: tuple[Halving, ...]
     to_code: eqx.nn.Linear
     from_code: eqx.nn.Linear
-    decoder: tuple[eqx.nn.ConvTranspose2d, ...]
-    shape: tuple[int, int, int] = eqx.field(static=True)
-    """channels, height and width that the decoder begins with"""
+    decoder: tuple[Halving, ...]
+    sizes: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    """height and width after each convolution"""
 
     def __init__(self, image: tuple[int, int, int], code: int, key: Key[Array, ""]):
-        channels, *size = image
-        if min(size) < SMALLEST:
-            raise EngramError(f"A VAE needs images of at least {SMALLEST} by {SMALLEST} pixels, not {size[0]} by {size[1]}.")
+        channels, height, width = image
+        if min(height, width) < SMALLEST:
+            raise EngramError(f"A VAE needs images of at least {SMALLEST} by {SMALLEST} pixels, not {height} by {width}.")
         keys = iter(jax.random.split(key, 2 * len(FILTERS) + 2))
-        widths = (channels, *FILTERS)
-        sizes = [tuple(side >> layer for side in size) for layer in range(len(widths))]
-        self.encoder = tuple(eqx.nn.Conv2d(a, b, 4, 2, 1, key=next(keys)) for a, b in pairwise(widths))
-        self.shape = (FILTERS[-1], sizes[-1][0], sizes[-1][1])
-        flat = math.prod(self.shape)
+        layers = list(pairwise((channels, *FILTERS)))
+        self.sizes = tuple((height >> layer, width >> layer) for layer in range(len(FILTERS) + 1))
+        self.encoder = tuple(Halving(wide, narrow, narrow, next(keys)) for wide, narrow in layers)
+        flat = FILTERS[-1] * math.prod(self.sizes[-1])
         self.to_code = eqx.nn.Linear(flat, 2 * code, key=next(keys))
         self.from_code = eqx.nn.Linear(code, flat, key=next(keys))
-        up = zip(widths[:0:-1], widths[-2::-1], sizes[-2::-1], strict=True)
-        # An odd side was rounded down on the way in, and wants one more pixel on the way out.
-        self.decoder = tuple(
-            eqx.nn.ConvTranspose2d(a, b, 4, 2, output_padding=[side % 2 for side in sides], padding=1, key=next(keys)) for a, b, sides in up
-        )
+        self.decoder = tuple(Halving(wide, narrow, wide, next(keys)) for wide, narrow in reversed(layers))
 
     def encode(self, image: Float[Array, "C H W"]) -> tuple[Float[Array, "D"], Float[Array, "D"]]:
         """Mean and log-variance of the image's code."""
         for layer in self.encoder:
-            image = jax.nn.relu(layer(image))
+            image = jax.nn.relu(layer.down(image))
         mean, log_variance = jnp.split(self.to_code(image.ravel()), 2)
         return mean, log_variance
 
     def decode(self, code: Float[Array, "D"]) -> Float[Array, "C H W"]:
-        image = jax.nn.relu(self.from_code(code)).reshape(self.shape)
-        for layer in self.decoder[:-1]:
-            image = jax.nn.relu(layer(image))
-        return self.decoder[-1](image)
+        image = self.from_code(code).reshape(FILTERS[-1], *self.sizes[-1])
+        for layer, size in zip(self.decoder, self.sizes[-2::-1], strict=True):
+            image = layer.up(jax.nn.relu(image), size)
+        return image
+
+
+def key_of(vae: VAE, image: Float[Array, "C H W"]) -> Float[Array, "D"]:
+    """The mean code, in thousandths: two programs differ in its last bits, and the same image must have the same key in both."""
+    return jnp.round(vae.encode(image)[0], 3)
 
 
 def loss(vae: VAE, images: Float[Array, "B C H W"], noise: Float[Array, "B D"]) -> Float[Array, ""]:

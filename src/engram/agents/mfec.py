@@ -1,6 +1,7 @@
 """Model-free episodic control (Blundell et al. 2016): for each action a table of the best return that ever followed a state."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ from engram.memory import Memory
 from engram.networks import descend, encode, optimiser, width
 from engram.options import Count, Positive
 from engram.types import Spec, TimeStep
-from engram.vae import VAE, channels_first
+from engram.vae import VAE, channels_first, key_of
 from engram.vae import loss as vae_loss
 
 WRITES = 2
@@ -82,12 +83,12 @@ class MFEC(Exploring):
         return State(tb.empty(spec.actions, slots, dim), projection, encoder, wt.empty(nothing, wt.places(spec.limit)))
 
     def new_encoder(self, key: Key[Array, ""], spec: Spec) -> Encoder:
+        shape, _ = channels_first(spec.shape)
+        vae = VAE(shape, self.key_dim, key)
         if self.vae_steps >= spec.iterations * spec.envs:
             raise EngramError(
                 f"The run is over before its auto-encoder has learnt for vae_steps ({self.vae_steps}): lower it or raise steps."
             )
-        shape, _ = channels_first(spec.shape)
-        vae = VAE(shape, self.key_dim, key)
         images = rp.empty(jnp.zeros((spec.envs, *spec.shape), spec.dtype), self.vae_images, spec.iterations)
         return Encoder(vae, optimiser(self.vae_rate, CLIP).init(vae), images, jnp.zeros(()))  # pyright: ignore
 
@@ -137,7 +138,7 @@ class MFEC(Exploring):
 
     def keys(self, state: State, spec: Spec, observation: Float[Array, "E ..."]) -> Float[Array, "E D"]:
         if state.encoder is not None:
-            return jax.vmap(state.encoder.vae.encode)(pictures(spec, observation))[0]
+            return jax.vmap(partial(key_of, state.encoder.vae))(pictures(spec, observation))
         projection = jnp.asarray(state.projection)
         seen = encode(spec, observation, self.scale_inputs)
         # One at a time and in full precision, so that a state seen again, alone or among others, has the same key.
