@@ -1,10 +1,12 @@
 """What is published is what the files say."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from experiments import classic
+from engram.agents import make
+from experiments import choosing, classic, solve, tuning
 
 ROOT = Path(__file__).parent.parent
 
@@ -18,3 +20,18 @@ def test_the_page_of_an_experiment_is_that_of_its_files(folder):
 def test_the_table_in_the_readme_is_that_of_the_files():
     found = classic.load(ROOT / "results" / "classic")
     assert classic.BEGIN + "\n" + classic.short_table(found) + classic.END in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_the_search_is_that_of_its_files():
+    out, random = ROOT / "results" / "tuning", tuning.random_areas(ROOT / "results" / "classic")
+    written = (out / "README.md").read_text(encoding="utf-8")
+    assert written == choosing.page(list(tuning.load(out).values()), tuning.candidates(), random)
+
+
+def test_what_an_agents_page_says_of_cart_pole_is_what_the_files_say():
+    out = ROOT / "results" / "solved"
+    found = solve.load(out)
+    assert (out / "README.md").read_text(encoding="utf-8") == solve.page(found)
+    for name, result in found.items():
+        assert solve.sentence(name, result) in (ROOT / solve.document(name)).read_text(encoding="utf-8")
+        assert result["options"] == asdict(make(name, solve.PRESET)), f"{name} was trained with another preset"
