@@ -25,7 +25,7 @@ _AUTHORS_MEMORY = {
     "p_recall": 0.1,
 }
 
-_STEADY = {"scale_inputs": True, "time_limit_ends": False, "epsilon_end": 0.001}
+_STEADY = {"scale_inputs": True, "time_limit_ends": False, "epsilon_end": 0.0}
 
 PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "paper": ("as the paper has it; the default", {}),
@@ -46,7 +46,7 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "cartpole": (
         "what solves clean Cart Pole (results/solved)",
         {
-            "dqn": {"learning_rate": 1e-3, "time_limit_ends": False},
+            "dqn": {"target_every": 200, "time_limit_ends": False},
             "mfec": _STEADY | {"neighbours": 25, "gamma": 0.98},
             "nec": _STEADY | {"neighbours": 25, "gamma": 0.95, "horizon": 20, "hidden": 256, "learning_rate": 1e-3},
             "drqn": {"learning_rate": 1e-3, "time_limit_ends": False},
