@@ -1,4 +1,4 @@
-"""Each agent solves clean Cart Pole: with the preset `cartpole`, at least eight of ten seeds end at 195 of 200 or more.
+"""Does each agent solve clean Cart Pole? With the preset `cartpole`, at least eight of ten seeds should end at 195 of 200 or more.
 
     python -m experiments.solve run [--agents ppo ...] [--out results/solved]
     python -m experiments.solve report [--out results/solved]

@@ -216,7 +216,7 @@ def test_a_search_in_some_tables_finds_nothing_in_the_others():
 def test_a_part_of_a_search_is_the_search_for_a_part():
     tables = remember((0.0, 0, 10.0), (3.0, 0, 40.0), (2.0, 1, 6.0))
     all_four, two = RECALL(tables, column(0.0, 1.0, 2.0, 3.0), 2), RECALL(tables, column(1.0, 2.0), 2)
-    for part, own in zip(tb.part(all_four, 1, 3), two, strict=True):
+    for part, own in zip(tb.split(all_four, (1, 2, 1))[1], two, strict=True):
         np.testing.assert_array_equal(part, own)
 
 

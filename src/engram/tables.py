@@ -3,6 +3,7 @@
 All functions take and give one `Memory` whose arrays have a leading axis of actions.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,9 @@ from engram import memory as mem
 from engram.memory import Memory, Neighbours
 from engram.types import Spec
 from engram.waiting import Ready
+
+WRITES = 2
+"""memories that each environment writes in a step: they come one a step, so none waits longer than its episode lasted"""
 
 
 class Entry(NamedTuple):
@@ -108,6 +112,6 @@ def settled(tables: Memory, *read: Any) -> tuple[Any, ...]:
     return lax.optimization_barrier((tables, *read))
 
 
-def part(near: Neighbours, begin: int, end: int | None) -> Neighbours:
-    """The neighbours of some of the keys that were searched together."""
-    return Neighbours(*(x[:, begin:end] for x in near))
+def split(near: Neighbours, sizes: Sequence[int]) -> list[Neighbours]:
+    """The neighbours of keys that were searched together, apart again."""
+    return jax.vmap(lambda near: mem.split(near, sizes))(near)

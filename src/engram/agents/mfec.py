@@ -21,10 +21,6 @@ from engram.types import Spec, TimeStep
 from engram.vae import VAE, channels_first, key_of
 from engram.vae import loss as vae_loss
 
-WRITES = 2
-"""memories that each environment writes in a step: they come one a step, so none waits longer than its episode lasted"""
-
-
 CLIP = 10.0
 """largest norm of the auto-encoder's gradient"""
 
@@ -96,18 +92,19 @@ class MFEC(Exploring):
         envs = spec.envs
         seen, led_to = self.keys(state, spec, timestep.observation), self.keys(state, spec, timestep.final)
         waiting = wt.accumulate(state.waiting, timestep.reward, self.gamma)
-        ready = wt.oldest(waiting, WRITES)
+        ready = wt.oldest(waiting, tb.WRITES)
         new = tb.writing(ready, spec.actions)
         near = tb.recall(state.tables, jnp.concatenate([seen, led_to, new.key]), self.neighbours)
-        q = tb.read_mean(state.tables, tb.part(near, 0, 2 * envs))
-        tables, q = tb.settled(state.tables, q)
-        tables = tb.write(tables, tb.part(near, 2 * envs, None), new, step, tb.size(self.slots, spec)[1])
+        present, reached, written = tb.split(near, (envs, envs, tb.WRITES * envs))
+        q, q_reached = (tb.read_mean(state.tables, judged) for judged in (present, reached))
+        tables, q, q_reached = tb.settled(state.tables, q, q_reached)
+        tables = tb.write(tables, written, new, step, tb.size(self.slots, spec)[1])
 
         before = self.vae_steps // envs if self.encoder == "vae" else 0
         begun = step >= before
         chance = jnp.where(begun, epsilon(self, spec, step - before), 1.0)
-        action = explore(q[:envs], chance, jax.random.uniform(key, (2, envs)))
-        rest = jnp.where(ends(self, spec, timestep), 0.0, jnp.max(q[envs:], axis=-1))  # what a cut episode would still have brought
+        action = explore(q, chance, jax.random.uniform(key, (2, envs)))
+        rest = jnp.where(ends(self, spec, timestep), 0.0, jnp.max(q_reached, axis=-1))  # what a cut episode would still have brought
         waiting = wt.drop(waiting, jnp.sum(ready.when, axis=-1))
         waiting = wt.close(waiting, timestep.terminated | timestep.truncated, rest)
         waiting = wt.append(waiting, tb.Entry(seen, action), begun)
@@ -116,7 +113,7 @@ class MFEC(Exploring):
             encoder = encoder._replace(images=rp.store(encoder.images, timestep.observation, step))
         metrics = {
             "epsilon": chance,
-            "value": jnp.mean(jnp.max(q[:envs], axis=-1)),
+            "value": jnp.mean(jnp.max(q, axis=-1)),
             "memory": jnp.sum(tables.filled).astype(jnp.float32),
         }
         return State(tables, state.projection, encoder, waiting), action, metrics

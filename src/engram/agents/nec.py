@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import replay as rp
 from engram import tables as tb
@@ -16,9 +16,6 @@ from engram.memory import Memory
 from engram.networks import MLP, clipped, draw, encode, optimiser, width
 from engram.options import Count, Positive, Probability
 from engram.types import Spec, TimeStep
-
-WRITES = 2
-"""memories that each environment writes in a step: one closes in every step, and as many as the horizon where an episode ends"""
 
 
 class Row(NamedTuple):
@@ -108,18 +105,19 @@ class NEC(Learning):
         seen, led_to = (encode(spec, x, self.scale_inputs) for x in (timestep.observation, timestep.final))
         h = jax.vmap(state.embedding)(jnp.concatenate([seen, led_to]))
         waiting = wt.accumulate(state.waiting, timestep.reward, self.gamma)
-        ready = wt.oldest(waiting, WRITES)
+        ready = wt.oldest(waiting, tb.WRITES)
         new = tb.writing(ready, spec.actions)
         near = tb.recall(state.tables, jnp.concatenate([h, new.key]), self.neighbours, self.delta)
-        q = tb.read_weighted(state.tables, tb.part(near, 0, 2 * envs))
-        tables, q = tb.settled(state.tables, q)
-        tables = tb.write(tables, tb.part(near, 2 * envs, None), new, step, forget, self.write_rate)
+        present, reached, written = tb.split(near, (envs, envs, tb.WRITES * envs))
+        q, q_reached = (tb.read_weighted(state.tables, judged) for judged in (present, reached))
+        tables, q, q_reached = tb.settled(state.tables, q, q_reached)
+        tables = tb.write(tables, written, new, step, forget, self.write_rate)
         if forget == "unused":
-            tables = tb.touch(tables, tb.part(near, 0, envs), step)
+            tables = tb.touch(tables, present, step)
 
         chance = epsilon(self, spec, step)
-        action = explore(q[:envs], chance, jax.random.uniform(key, (2, envs)))
-        rest = jnp.where(ends(self, spec, timestep), 0.0, jnp.max(q[envs:], axis=-1))
+        action = explore(q, chance, jax.random.uniform(key, (2, envs)))
+        rest = jnp.where(ends(self, spec, timestep), 0.0, jnp.max(q_reached, axis=-1))
         waiting = wt.drop(waiting, jnp.sum(ready.when, axis=-1))
         waiting = wt.close(waiting, timestep.terminated | timestep.truncated, rest, self.horizon)
         waiting = wt.append(waiting, Entry(h[:envs], action, jnp.full(envs, step)))
@@ -127,7 +125,7 @@ class NEC(Learning):
         replay = rp.store(replay, Row(seen, action, jnp.zeros(envs), jnp.zeros(envs)), step)
         metrics = {
             "epsilon": chance,
-            "value": jnp.mean(jnp.max(q[:envs], axis=-1)),
+            "value": jnp.mean(jnp.max(q, axis=-1)),
             "memory": jnp.sum(tables.filled).astype(jnp.float32),
         }
         return state._replace(tables=tables, replay=replay, waiting=waiting), action, metrics
@@ -172,7 +170,7 @@ class NEC(Learning):
         state = state._replace(embedding=learnt[0], optimiser=learnt[1], loss=learnt[2], tables=tables)
         return state, {"loss": state.loss}
 
-    def loss(self, lookup: Lookup, there: Float[Array, "B K"], batch: Row) -> Float[Array, ""]:
+    def loss(self, lookup: Lookup, there: Bool[Array, "B K"], batch: Row) -> Float[Array, ""]:
         """The mean squared error of the values read, by the returns that are known; differentiable in embedding, keys and values."""
         h = jax.vmap(lookup.embedding)(batch.state)
         kernel = there / (jnp.sum((h[:, None] - lookup.keys) ** 2, axis=-1) + self.delta)

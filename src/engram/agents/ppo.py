@@ -134,10 +134,14 @@ class PPO(Common):
         actor, critic = (kind((width(spec), self.hidden, inner, outputs), key, jnp.tanh) for outputs in (spec.actions, 1))
         return Pair(orthogonal(actor, 0.01, keys[0]), orthogonal(critic, 1.0, keys[1]))
 
+    @property
+    def length(self) -> int:
+        """Steps that must stay together: without an LSTM each stands for itself."""
+        return self.sequence if self.recurrent else 1
+
     def rows(self, spec: Spec) -> int:
         """Iterations between two updates."""
-        whole = self.sequence if self.recurrent else 1
-        return max(self.rollout // spec.envs // whole, 1) * whole
+        return max(self.rollout // spec.envs // self.length, 1) * self.length
 
     def check(self, spec: Spec) -> None:
         rows = self.rows(spec)
@@ -145,7 +149,7 @@ class PPO(Common):
             raise EngramError(
                 f"The run ends before its first rollout of {rows * spec.envs} steps can be learnt from: raise steps or lower rollout."
             )
-        parts = rows * spec.envs // (self.sequence if self.recurrent else 1)
+        parts = rows * spec.envs // self.length
         if parts < self.minibatches:
             what = f"sequences of {self.sequence} steps" if self.recurrent else "steps"
             raise EngramError(
@@ -156,7 +160,7 @@ class PPO(Common):
         seen = encode(spec, timestep.observation, self.scale_inputs)
         done = timestep.terminated | timestep.truncated
         first = done | (step == 0)
-        before = None if state.carried is None else lived(state.carried, first)
+        before = lived(state.carried, first)
         after, log_p, value = run_once(state.networks, before, seen)
         lot = jax.random.uniform(key, (spec.envs, 1))
         action = jnp.minimum(jnp.sum(jnp.cumsum(jnp.exp(log_p), axis=-1) < lot, axis=-1, dtype=jnp.int32), spec.actions - 1)
@@ -184,7 +188,7 @@ class PPO(Common):
         """Several times through the rollout, in minibatches drawn anew each time."""
         decision, reward, done = state.rollout
         advantage = advantages(reward, decision.value, done, state.last.value, self.gamma, self.gae_decay)
-        samples = sequences(Sample(decision, advantage), self.sequence if self.recurrent else 1)
+        samples = sequences(Sample(decision, advantage), self.length)
         count = samples.advantage.shape[1]
         size = count // self.minibatches
         order = jnp.argsort(jax.random.uniform(key, (self.epochs, count)), axis=-1)[:, : size * self.minibatches]
@@ -227,7 +231,7 @@ class PPO(Common):
         return policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy, metrics
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
-        before = None if state.carried is None else lived(state.carried, first)
+        before = lived(state.carried, first)
         carried, log_p, _ = run_once(state.networks, before, encode(spec, observation, self.scale_inputs))
         return state._replace(carried=carried), jnp.argmax(log_p, axis=-1)
 
