@@ -13,6 +13,7 @@ LAYERS = [
     "options",
     "types",
     "native",
+    "gpu",
     "nearest",
     "memory",
     "replay",

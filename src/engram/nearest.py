@@ -8,10 +8,9 @@ from jax import lax
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int, Shaped
 
-from engram import native
+from engram import gpu, native
+from engram.gpu import BLOCK
 
-BLOCK = 16
-"""slots whose smallest distance is looked at first"""
 SHORTEST = 4096
 """slots below which a table is searched whole"""
 
@@ -25,15 +24,27 @@ def nearest(
     number (NaN). No gradient flows: who needs one takes it through `keys[slots]`.
     """
     keys, queries = lax.stop_gradient((keys, queries))
-    search = native.nearest if is_native() else portable
-    return search(keys, filled, queries, k)
+    platform = _platform()
+    if platform == "cpu" and native.is_available():
+        return native.nearest(keys, filled, queries, k)
+    if platform == "gpu" and gpu.is_available():
+        return blockwise(keys, filled, queries, k)
+    return portable(keys, filled, queries, k)
 
 
-def is_native() -> bool:
-    """Whether searches run by the kernel compiled for this CPU."""
+def _platform() -> str:
+    """Of the device that programs are compiled for."""
     device = jax.config.jax_default_device
-    platform = device.platform if isinstance(device, jax.Device) else device or jax.default_backend()
-    return platform == "cpu" and native.is_available()
+    return device.platform if isinstance(device, jax.Device) else device or jax.default_backend()
+
+
+def blockwise(
+    keys: Float[Array, "N H"], filled: Int[Array, ""], queries: Float[Array, "Q H"], k: int, interpret: bool = False
+) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
+    """The search for a GPU."""
+    squares, minima = gpu.squares(keys, filled, queries, interpret)
+    blocks = squares.reshape(*minima.shape, BLOCK)
+    return _answer(*_inside(blocks, minima, min(k, squares.shape[1])), k)
 
 
 def portable(
@@ -71,7 +82,11 @@ def _search(
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
     keys = jnp.pad(keys, ((0, -keys.shape[0] % BLOCK), (0, 0)))  # cheaper than to do so with the distances
     is_there = (jnp.arange(keys.shape[0]) < filled) & ~jnp.isnan(queries[:, :1])
-    best, slots = smallest(jnp.where(is_there, _squares(keys, queries), jnp.inf), min(k, keys.shape[0]))
+    return _answer(*smallest(jnp.where(is_there, _squares(keys, queries), jnp.inf), min(k, keys.shape[0])), k)
+
+
+def _answer(best: Float[Array, "Q b"], slots: Int[Array, "Q b"], k: int) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
+    """Distances and slots as `nearest` gives them, of the smallest squares, of which there may be less than `k`."""
     slots = jnp.where(jnp.isfinite(best), slots, 0)
     missing = ((0, 0), (0, k - best.shape[-1]))
     return jnp.sqrt(jnp.pad(best, missing, constant_values=jnp.inf)), jnp.pad(slots, missing)
@@ -93,11 +108,20 @@ def smallest(x: Shaped[Array, "Q N"], k: int) -> tuple[Shaped[Array, "Q k"], Int
     if size < 2 * BLOCK * k:
         best, slots = lax.top_k(-x, k)
         return -best, slots
-    largest = jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).max
     if size % BLOCK:
-        x = jnp.pad(x, ((0, 0), (0, -size % BLOCK)), constant_values=largest)
+        x = jnp.pad(x, ((0, 0), (0, -size % BLOCK)), constant_values=_largest(x))
     blocks = lax.optimization_barrier(x).reshape(rows, -1, BLOCK)
-    _, nearest = smallest(lax.optimization_barrier(blocks.min(axis=-1)), k)
-    inside = jnp.take_along_axis(blocks, nearest[..., None], axis=-2).reshape(rows, k * BLOCK)
+    return _inside(blocks, lax.optimization_barrier(blocks.min(axis=-1)), k)
+
+
+def _inside(blocks: Shaped[Array, "Q M B"], minima: Shaped[Array, "Q M"], k: int) -> tuple[Shaped[Array, "Q k"], Int[Array, "Q k"]]:
+    """The `k` smallest of all numbers in the blocks, whose smallest are known; a block with the largest number there is holds nothing."""
+    low, nearest = smallest(minima, min(k, minima.shape[1]))
+    inside = jnp.take_along_axis(blocks, nearest[..., None], axis=-2)
+    inside = jnp.where(low[..., None] < _largest(low), inside, _largest(low)).reshape(blocks.shape[0], -1)
     best, order = lax.top_k(-lax.optimization_barrier(inside), k)
     return -best, jnp.take_along_axis(nearest, order // BLOCK, axis=-1) * BLOCK + order % BLOCK
+
+
+def _largest(x: Shaped[Array, "..."]) -> float | int:
+    return jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else int(jnp.iinfo(x.dtype).max)

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from engram import replay as rp
 from engram import tables as tb
 from engram import waiting as wt
-from engram.agents.shared import Learning, check_neighbours, check_replay, due, ends, epsilon, explore
+from engram.agents.shared import Learning, check_neighbours, check_replay, cut_ends, due, ends, epsilon, explore
 from engram.memory import Memory
 from engram.networks import MLP, clipped, draw, encode, optimiser, width
 from engram.options import Count, Positive, Probability
@@ -102,18 +102,20 @@ class NEC(Learning):
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         envs, forget = spec.envs, tb.size(self.slots, spec)[1]
-        seen, led_to = (encode(spec, x, self.scale_inputs) for x in (timestep.observation, timestep.final))
-        h = jax.vmap(state.embedding)(jnp.concatenate([seen, led_to]))
+        seen = encode(spec, timestep.observation, self.scale_inputs)
+        # What an action led to is what is seen now, but where an episode was cut; where that counts as an end, it need not be judged.
+        led_to = [] if cut_ends(self, spec) else [encode(spec, timestep.final, self.scale_inputs)]
+        h = jax.vmap(state.embedding)(jnp.concatenate([seen, *led_to]))
         waiting = wt.accumulate(state.waiting, timestep.reward, self.gamma)
         ready = wt.oldest(waiting, tb.WRITES)
         new = tb.writing(ready, spec.actions)
         near = tb.recall(state.tables, jnp.concatenate([h, new.key]), self.neighbours, self.delta)
-        present, reached, written = tb.split(near, (envs, envs, tb.WRITES * envs))
-        q, q_reached = (tb.read_weighted(state.tables, judged) for judged in (present, reached))
-        tables, q, q_reached = tb.settled(state.tables, q, q_reached)
+        read, written = tb.split(near, (len(h), tb.WRITES * envs))
+        tables, q = tb.settled(state.tables, tb.read_weighted(state.tables, read))
+        q, q_reached = q[:envs], q[-envs:]
         tables = tb.write(tables, written, new, step, forget, self.write_rate)
         if forget == "unused":
-            tables = tb.touch(tables, present, step)
+            tables = tb.touch(tables, *tb.split(read, (envs,)), step)
 
         chance = epsilon(self, spec, step)
         action = explore(q, chance, jax.random.uniform(key, (2, envs)))
