@@ -18,7 +18,7 @@ from engram.agents.mbec import foresee
 from engram.agents.mfec import MFEC
 from engram.agents.nec import NEC
 from engram.agents.ppo import PPO, run_once
-from engram.agents.shared import Learning, due, ends, epsilon, every, explore
+from engram.agents.shared import Learning, due, ends, epsilon, every, explore, rate
 from engram.episodic import Experience
 from engram.errors import EngramError
 from engram.models import RewardModel
@@ -156,6 +156,32 @@ def test_with_probability_epsilon_any_action_is_taken():
     shares = np.bincount(explore(q, jnp.float32(0.3), lots)) / 30_000
     np.testing.assert_allclose(shares, [0.1, 0.8, 0.1], atol=0.01)
     assert explore(q[:1], jnp.float32(1.0), jnp.array([[0.0], [1.0]])).tolist() == [2]
+
+
+def test_a_learning_rate_falls_in_a_straight_line_if_so_chosen():
+    falling = replace(DQN(), learning_rate=0.5, anneal=True)
+    assert [float(rate(falling, SPEC, jnp.int32(step))) for step in (0, 5, 15, 20, 25)] == [0.5, 0.375, 0.125, 0.0, 0.0]
+    assert rate(replace(falling, anneal=False), SPEC, jnp.int32(15)) == 0.5
+
+
+@pytest.mark.parametrize("name", ["dqn", "drqn", "mbec++", "ppo"])
+def test_annealed_agents_hardly_learn_in_the_end(name):
+    task = find("cartpole", 400)
+    options = {"anneal": True, **({"rollout": 50} if name == "ppo" else {"target_every": 1000})}
+
+    def moved(anneal):
+        driver = loop.driver(make(name, **options | {"anneal": anneal}), [task], [0], task.spec(1, 400))
+        driver.start()
+        driver.advance(350)
+        before = jax.tree.map(np.array, network(driver.carry.agent))
+        driver.advance(50)
+        changes = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b))), network(driver.carry.agent), before)
+        return max(jax.tree.leaves(changes))
+
+    def network(state):
+        return getattr(state, {"dqn": "q", "drqn": "q", "mbec++": "semantic", "ppo": "networks"}[name])
+
+    assert 0 < moved(True) < 0.4 * moved(False)
 
 
 def test_learning_begins_and_recurs_when_it_is_due():

@@ -113,17 +113,29 @@ def test_every_prefix_gives_the_right_answer(filled):
         agree(keys, filled, queries, 3, *search(3, way)(keys, jnp.int32(filled), queries))
 
 
-def test_runs_with_memories_of_different_size_are_searched_together_as_alone():
+@pytest.mark.parametrize("way", WAYS)
+def test_runs_with_memories_of_different_size_are_searched_together_as_alone(way):
     random = np.random.default_rng(4)
     keys, queries = (random.normal(size=shape).astype(np.float32) for shape in ((4, 2048, 2), (4, 5, 2)))
     filled = np.array([0, 2, 130, 2048], np.int32)
-    distances, slots = jax.jit(jax.vmap(lambda *x: nearest(*x, 3)))(keys, filled, queries)
+    distances, slots = jax.jit(jax.vmap(lambda *x: way(*x, 3)))(keys, filled, queries)
     for run in range(4):
         agree(keys[run], int(filled[run]), queries[run], 3, distances[run], slots[run])
-        alone = search(3)(keys[run], filled[run], queries[run])
+        alone = search(3, way)(keys[run], filled[run], queries[run])
         np.testing.assert_array_equal(alone[0], distances[run])
         finite = np.isfinite(alone[0])
         np.testing.assert_array_equal(np.asarray(alone[1])[finite], np.asarray(slots[run])[finite])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_query_that_is_no_number_finds_nothing_and_disturbs_no_other(way):
+    keys, queries = table("spread", (600, 16, 4, 15), np.random.default_rng(6))
+    asked = queries.copy()
+    asked[1:3] = np.nan
+    distances, slots = search(15, way)(keys, jnp.int32(500), asked)
+    assert np.isposinf(np.asarray(distances)[1:3]).all()
+    assert (np.asarray(slots)[1:3] == 0).all()
+    agree(keys, 500, queries[[0, 3]], 15, distances[jnp.array([0, 3])], slots[jnp.array([0, 3])])
 
 
 def test_runs_may_share_their_keys_or_their_queries():

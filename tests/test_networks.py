@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from engram.networks import MLP, Carried, Recurrent, clipped, descend, draw, encode, fresh, lived, optimiser, unroll
+from engram.networks import MLP, Carried, Recurrent, clipped, descend, draw, encode, fresh, in_turn, lived, optimiser, unroll
 from engram.types import Spec
 
 T, B = 5, 3
@@ -126,3 +126,19 @@ def test_a_step_of_descent_gives_the_loss_before_it_and_what_else_was_computed()
     after, _, (loss, extra) = descend(adam, lambda x, y: (jnp.sum(x * y), 2 * y), params, adam.init(params), 2.0, has_aux=True)
     assert (float(loss), extra) == (14.0, 4.0)
     np.testing.assert_allclose(after, [2.9, 3.9], rtol=1e-5)  # Adam's first step is its rate, whatever the gradient
+
+
+def test_work_in_turn_is_the_same_work_also_with_what_it_does_not_get_as_data():
+    scale, data = jnp.arange(1.0, 4), jnp.arange(6.0).reshape(3, 2)
+
+    def one(scale, data, how):
+        def work(data):
+            return {"sum": jnp.sum(scale * data), "all": scale * data}
+
+        return how(work, data)
+
+    expected = jax.vmap(lambda *x: one(*x, lambda work, data: work(data)))(scale, data)
+    found = jax.jit(jax.vmap(lambda *x: one(*x, in_turn)))(scale, data)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    assert found["sum"].tolist() == expected["sum"].tolist() == [1.0, 10.0, 27.0]
+    assert found["all"].tolist() == expected["all"].tolist()

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import lax
+from jax.core import eval_jaxpr
+from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from engram.types import Spec
@@ -138,8 +140,27 @@ def descend(
     """One gradient step on `loss(params, *data)`: new parameters, new state of the optimiser, the loss before it (and, with `has_aux`,
     what else it gives)."""
     value, gradient = jax.value_and_grad(loss, has_aux=has_aux)(params, *data)
+    return *applied(optimiser, gradient, params, state), value
+
+
+def applied(optimiser: optax.GradientTransformation, gradient: PyTree, params: PyTree, state: PyTree) -> tuple[PyTree, PyTree]:
+    """New parameters, and the new state of the optimiser."""
     updates, state = optimiser.update(gradient, state, params)
-    return optax.apply_updates(params, updates), state, value
+    return optax.apply_updates(params, updates), state
+
+
+def in_turn(work: Callable[..., Any], *data: Any) -> Any:
+    """`work(*data)`. On a CPU `vmap` does the work of one run after that of another: what an LSTM computes with stays in the cache from
+    step to step."""
+    if jax.default_backend() != "cpu":
+        return work(*data)
+    program, shape = jax.make_jaxpr(work, return_shape=True)(*data)  # what `work` has but by its arguments must become one
+
+    @sequential_vmap
+    def one(data, more):
+        return eval_jaxpr(program.jaxpr, more, *jax.tree.leaves(data))
+
+    return jax.tree.unflatten(jax.tree.structure(shape), one(data, program.consts))
 
 
 def clipped(x: Float[Array, "..."], norm: float) -> Float[Array, "..."]:

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from engram import replay as rp
-from engram.agents.shared import TemporalDifference, due, ends, epsilon, every, explore
+from engram.agents.shared import TemporalDifference, due, ends, epsilon, every, explore, rate
 from engram.networks import MLP, descend, draw, encode, optimiser, width
 from engram.returns import td_target
 from engram.types import Metrics, Spec, TimeStep
@@ -58,7 +58,7 @@ class DQN(TemporalDifference):
         def update():
             batch = rp.sample(state.replay, step, jax.random.uniform(key, (self.batch,)))
             target = td_target(batch.reward, batch.end, jax.vmap(state.q_target)(batch.next_state), self.gamma)
-            adam = optimiser(self.learning_rate, self.clip)
+            adam = optimiser(rate(self, spec, step), self.clip)
             return descend(adam, self.loss, state.q, state.optimiser, batch, target)
 
         q, optimiser_state, loss = lax.cond(due(self, spec, step), update, lambda: (state.q, state.optimiser, jnp.zeros(())))

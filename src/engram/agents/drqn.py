@@ -9,8 +9,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import replay as rp
-from engram.agents.shared import TemporalDifference, check_replay, due, ends, epsilon, every, explore
-from engram.networks import Carried, Recurrent, descend, draw, encode, fresh, lived, optimiser, width
+from engram.agents.shared import TemporalDifference, check_replay, due, ends, epsilon, every, explore, rate
+from engram.networks import Carried, Recurrent, applied, draw, encode, fresh, in_turn, lived, optimiser, width
 from engram.options import Count, Range
 from engram.returns import td_target
 from engram.types import Metrics, Spec, TimeStep
@@ -94,8 +94,8 @@ class DRQN(TemporalDifference):
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         def update():
             batch = rp.sequences(state.replay, step, self.length + 1, jax.random.uniform(key, (self.batch,)))
-            adam = optimiser(self.learning_rate, self.clip)
-            return descend(adam, self.loss, state.q, state.optimiser, batch, self.values(state.q_target, batch)[1:])
+            loss, gradient = in_turn(self.gradient, state.q, state.q_target, batch)
+            return *applied(optimiser(rate(self, spec, step), self.clip), gradient, state.q, state.optimiser), loss
 
         as_before = state.q, state.optimiser, state.loss
         is_due = due(self, spec, step) & (step > self.length)
@@ -110,6 +110,10 @@ class DRQN(TemporalDifference):
             burnt, _ = q(carried, batch.state[: self.burn_in], batch.first[: self.burn_in])
             carried = jax.tree.map(lambda x: lax.stop_gradient(x[-1]), burnt)
         return q(carried, batch.state[self.burn_in :], batch.first[self.burn_in :])[1]
+
+    def gradient(self, q: Recurrent, q_target: Recurrent, batch: Row) -> tuple[Float[Array, ""], Recurrent]:
+        """The loss, and its gradient."""
+        return jax.value_and_grad(self.loss)(q, batch, self.values(q_target, batch)[1:])
 
     def loss(self, q: Recurrent, batch: Row, q_next: Float[Array, "T B A"]) -> Float[Array, ""]:
         """The mean squared TD error of what follows the burn-in. Where an episode was cut, the next row shows the beginning of another,

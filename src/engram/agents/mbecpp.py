@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from engram import episodic, models
 from engram import replay as rp
 from engram.agents.mbec import Life, born, foresee, take_in
-from engram.agents.shared import TemporalDifference, check_neighbours, due, epsilon, every, explore
+from engram.agents.shared import TemporalDifference, check_neighbours, due, epsilon, every, explore, rate
 from engram.episodic import Episodic, Experience
 from engram.networks import MLP, descend, draw, encode, optimiser, width
 from engram.options import Count, Probability
@@ -101,7 +101,7 @@ class MBECpp(Episodic, TemporalDifference):
             lots = jax.random.uniform(key, (1 + self.batch,))
             experience = rp.sample(replay, step, lots[1:])
             batch = self.evaluate(state, spec, experience, episodic.is_optimistic(self, lots[0]))
-            adam = optimiser(self.learning_rate, self.clip)
+            adam = optimiser(rate(self, spec, step), self.clip)
             learnt = descend(adam, self.loss, state.semantic, state.optimiser, batch)
             return learnt, episodic.train_reward(mind, self, spec, experience, self.clip)
 

@@ -115,7 +115,8 @@ class NEC(Learning):
         q, q_reached = q[:envs], q[-envs:]
         tables = tb.write(tables, written, new, step, forget, self.write_rate)
         if forget == "unused":
-            tables = tb.touch(tables, *tb.split(read, (envs,)), step)
+            (present,) = tb.split(read, (envs,))
+            tables = tb.touch(tables, present, step)
 
         chance = epsilon(self, spec, step)
         action = explore(q, chance, jax.random.uniform(key, (2, envs)))

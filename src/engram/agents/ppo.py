@@ -9,9 +9,9 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import replay as rp
-from engram.agents.shared import Common, cut_ends
+from engram.agents.shared import Common, cut_ends, rate
 from engram.errors import EngramError
-from engram.networks import MLP, Recurrent, descend, encode, fresh, lived, optimiser, width
+from engram.networks import MLP, Recurrent, descend, encode, fresh, in_turn, lived, optimiser, width
 from engram.options import Count, Positive, Probability, Range
 from engram.returns import advantages
 from engram.types import Spec, TimeStep
@@ -192,15 +192,18 @@ class PPO(Common):
         count = samples.advantage.shape[1]
         size = count // self.minibatches
         order = jnp.argsort(jax.random.uniform(key, (self.epochs, count)), axis=-1)[:, : size * self.minibatches]
-        rate = self.learning_rate * jnp.maximum(1 - step / spec.iterations, 0.0) if self.anneal else self.learning_rate
-        adam = optimiser(rate, self.clip, eps=1e-5)
+        adam = optimiser(rate(self, spec, step), self.clip, eps=1e-5)
 
-        def one(learnt, chosen):
-            batch = jax.tree.map(lambda x: x[:, chosen], samples)
-            networks, optimiser_state, (_, metrics) = descend(adam, self.loss, *learnt, batch, has_aux=True)
-            return (networks, optimiser_state), metrics
+        def through(learnt, samples, order):
+            def one(learnt, chosen):
+                batch = jax.tree.map(lambda x: x.at[:, chosen].get(mode="promise_in_bounds"), samples)
+                networks, optimiser_state, (_, metrics) = descend(adam, self.loss, *learnt, batch, has_aux=True)
+                return (networks, optimiser_state), metrics
 
-        learnt, metrics = lax.scan(one, (state.networks, state.optimiser), order.reshape(-1, size))
+            return lax.scan(one, learnt, order)
+
+        data = (state.networks, state.optimiser), samples, order.reshape(-1, size)
+        learnt, metrics = in_turn(through, *data) if self.recurrent else through(*data)
         return *learnt, jax.tree.map(jnp.mean, metrics)
 
     def loss(self, networks: Pair, batch: Sample) -> tuple[Float[Array, ""], dict[str, Float[Array, ""]]]:

@@ -61,6 +61,8 @@ class TemporalDifference(Learning):
 
     learning_rate: Positive = 5e-4
     """of Adam, for the networks that learn by temporal differences"""
+    anneal: bool = False
+    """whether this learning rate falls to 0 in a straight line over the run"""
     hidden: Count = 144
     """width of the Q-network's two hidden layers"""
     target_every: Count = 100
@@ -80,6 +82,11 @@ def ends(options: Common, spec: Spec, timestep: TimeStep) -> Bool[Array, "E"]:
 def epsilon(options: Exploring, spec: Spec, step: Int[Array, ""]) -> Float[Array, ""]:
     decay = jnp.exp(-step * spec.envs / options.epsilon_decay)
     return options.epsilon_end + (options.epsilon_start - options.epsilon_end) * decay
+
+
+def rate(options: Any, spec: Spec, step: Int[Array, ""]) -> Float[Array, ""] | float:
+    """The learning rate at this iteration."""
+    return options.learning_rate * jnp.maximum(1 - step / spec.iterations, 0.0) if options.anneal else options.learning_rate
 
 
 def explore(q: Float[Array, "E A"], epsilon: Float[Array, ""], lots: Float[Array, "2 E"]) -> Int[Array, "E"]:

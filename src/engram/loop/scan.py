@@ -78,7 +78,8 @@ class Scan:
 
         def body(i, loop):
             carry, world, returns = loop
-            carry, action = self.program.act(carry, world.timestep)
+            # All has been decided before anything is learnt: else what both use, as networks, would be copied in every step.
+            carry, action = lax.optimization_barrier(self.program.act(carry, world.timestep))
             world, ended = jax.vmap(self._step, in_axes=(0, 0, 0, 0, None))(world, self.params, carry.keys, action, carry.step)
             return self.program.learn(carry), world, returns.at[i].set(ended)
 
