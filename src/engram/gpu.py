@@ -4,13 +4,11 @@ ENGRAM_NATIVE=0 does without it.
 """
 
 import os
-from functools import cache, partial
+from functools import cache
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int
 
 BLOCK = 16
@@ -38,38 +36,41 @@ def squares(
     """Squared distances of each query to all keys, and the smallest of each BLOCK of them. N is rounded up to M. Infinity stands for slots
     that are not filled and for queries that are no numbers, in the smallest of a block; what stands for them in the first is undefined.
     """
-    slots, dim = keys.shape
-    count, columns = queries.shape[0], pl.next_power_of_2(dim)
+    from jax.experimental import pallas as pl  # here: who has no GPU need not wait for them, nor have them
+    from jax.experimental.pallas import triton
+
+    (slots, dim), count = keys.shape, queries.shape[0]
+    columns = pl.next_power_of_2(dim)
     rows = max(BLOCK, min(512, NUMBERS // columns))
     programs = pl.cdiv(slots, rows)
-    shapes = (count, programs * rows), (count, programs * rows // BLOCK)
+
+    def kernel(keys, filled, queries, squares, smallest):
+        first = pl.program_id(0) * rows
+
+        @pl.when(first < filled[0])
+        def _():
+            row, column = first + jnp.arange(rows), jnp.arange(columns)
+            is_there, is_real = row < filled[0], column < dim
+            mine = triton.load(keys.at[row[:, None], column[None]], mask=is_there[:, None] & is_real[None], other=0.0)
+
+            def one(q, _):
+                @pl.when(queries[q, 0] == queries[q, 0])
+                def _():
+                    query = triton.load(queries.at[q, column], mask=is_real, other=0.0)
+                    distance = jnp.where(is_there, jnp.sum((mine - query[None]) ** 2, axis=1), jnp.inf)
+                    squares[q, pl.ds(first, rows)] = distance
+                    smallest[q, pl.ds(first // BLOCK, rows // BLOCK)] = jnp.min(distance.reshape(-1, BLOCK), axis=1)
+
+            lax.fori_loop(0, count, one, None)
+
+    sizes = programs * rows, programs * rows // BLOCK
     all_, smallest = pl.pallas_call(
-        partial(_kernel, rows=rows, columns=columns),
-        out_shape=[jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes],
+        kernel,
+        out_shape=[jax.ShapeDtypeStruct((count, size), jnp.float32) for size in sizes],
         grid=(programs,),
         compiler_params=triton.CompilerParams(num_warps=4, num_stages=1),
         interpret=interpret,
         name="squares",
     )(keys, filled[None], queries)
-    is_there = (jnp.arange(shapes[1][1]) * BLOCK < filled) & ~jnp.isnan(queries[:, :1])
+    is_there = (jnp.arange(sizes[1]) * BLOCK < filled) & ~jnp.isnan(queries[:, :1])
     return all_, jnp.where(is_there, smallest, jnp.inf)
-
-
-def _kernel(keys, filled, queries, squares, smallest, *, rows: int, columns: int) -> None:
-    first = pl.program_id(0) * rows
-
-    @pl.when(first < filled[0])
-    def _():
-        row, column = first + jnp.arange(rows), jnp.arange(columns)
-        is_there, is_real = row < filled[0], column < keys.shape[1]
-        mine = triton.load(keys.at[row[:, None], column[None]], mask=is_there[:, None] & is_real[None], other=0.0)
-
-        def one(q, _):
-            @pl.when(queries[q, 0] == queries[q, 0])
-            def _():
-                query = triton.load(queries.at[q, column], mask=is_real, other=0.0)
-                distance = jnp.where(is_there, jnp.sum((mine - query[None]) ** 2, axis=1), jnp.inf)
-                squares[q, pl.ds(first, rows)] = distance
-                smallest[q, pl.ds(first // BLOCK, rows // BLOCK)] = jnp.min(distance.reshape(-1, BLOCK), axis=1)
-
-        lax.fori_loop(0, queries.shape[0], one, None)

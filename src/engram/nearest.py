@@ -24,15 +24,15 @@ def nearest(
     number (NaN). No gradient flows: who needs one takes it through `keys[slots]`.
     """
     keys, queries = lax.stop_gradient((keys, queries))
-    platform = _platform()
-    if platform == "cpu" and native.is_available():
+    device = platform()
+    if device == "cpu" and native.is_available():
         return native.nearest(keys, filled, queries, k)
-    if platform == "gpu" and gpu.is_available():
+    if device == "gpu" and gpu.is_available():
         return blockwise(keys, filled, queries, k)
     return portable(keys, filled, queries, k)
 
 
-def _platform() -> str:
+def platform() -> str:
     """Of the device that programs are compiled for."""
     device = jax.config.jax_default_device
     return device.platform if isinstance(device, jax.Device) else device or jax.default_backend()

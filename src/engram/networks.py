@@ -14,6 +14,7 @@ from jax.core import eval_jaxpr
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Bool, Float, Key, PyTree
 
+from engram.nearest import platform
 from engram.types import Spec
 
 
@@ -152,7 +153,7 @@ def applied(optimiser: optax.GradientTransformation, gradient: PyTree, params: P
 def in_turn(work: Callable[..., Any], *data: Any) -> Any:
     """`work(*data)`. On a CPU `vmap` does the work of one run after that of another: what an LSTM computes with stays in the cache from
     step to step."""
-    if jax.default_backend() != "cpu":
+    if platform() != "cpu":
         return work(*data)
     program, shape = jax.make_jaxpr(work, return_shape=True)(*data)  # what `work` has but by its arguments must become one
 
