@@ -17,7 +17,7 @@ from engram.tasks import find
 from experiments.running import curves, deadline, machines, main, markdown, protocol, train
 
 PRESET, TASK, SOLVED = "cartpole", "cartpole", 195
-STEPS = {"dqn": 50_000, "mfec": 60_000, "nec": 20_000, "drqn": 30_000, "ppo": 30_000}
+STEPS = {"mbec++": 20_000, "dqn": 20_000, "mfec": 40_000, "nec": 30_000, "drqn": 30_000, "ppo": 30_000}
 BEGIN, END = "<!-- solved: written by `python -m experiments.solve report` -->", "<!-- end of solved -->"
 
 
@@ -66,7 +66,7 @@ def load(out: Path) -> dict[str, dict]:
 
 
 def document(name: str) -> Path:
-    return Path("docs/agents") / f"{name}.md"
+    return Path("docs/agents") / f"{name.replace('+', 'p')}.md"
 
 
 def solved(result: dict) -> int:

@@ -25,7 +25,8 @@ _AUTHORS_MEMORY = {
     "p_recall": 0.1,
 }
 
-_STEADY = {"scale_inputs": True, "time_limit_ends": False, "epsilon_end": 0.0}
+_ENDLESS = {"time_limit_ends": False, "gamma": 0.98, "epsilon_end": 0.0}
+_STEADY = {"epsilon_decay": 3e3, "learning_rate": 1e-3, "anneal": True, "target_every": 500, "batch": 128, "learn_every": 4}
 
 PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "paper": ("as the paper has it; the default", {}),
@@ -46,9 +47,11 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "cartpole": (
         "for clean Cart Pole; in how many seeds it solves it: results/solved",
         {
-            "dqn": {"target_every": 200, "time_limit_ends": False},
-            "mfec": _STEADY | {"neighbours": 25, "gamma": 0.98},
-            "nec": _STEADY | {"neighbours": 25, "gamma": 0.95, "horizon": 20, "hidden": 256, "learning_rate": 1e-3},
+            "dqn": _ENDLESS | _STEADY,
+            "mbec++": _ENDLESS | _STEADY,
+            "mfec": _ENDLESS | {"scale_inputs": True, "neighbours": 50},
+            "nec": _ENDLESS
+            | {"scale_inputs": True, "neighbours": 25, "horizon": 50, "hidden": 256, "learning_rate": 2e-4, "learn_every": 16},
             "drqn": {"learning_rate": 1e-3, "time_limit_ends": False},
             "ppo": {"learning_rate": 3e-3},
         },
