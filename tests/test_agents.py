@@ -164,13 +164,13 @@ def test_a_learning_rate_falls_in_a_straight_line_if_so_chosen():
     assert rate(replace(falling, anneal=False), SPEC, jnp.int32(15)) == 0.5
 
 
-@pytest.mark.parametrize("name", ["dqn", "drqn", "mbec++", "ppo"])
+@pytest.mark.parametrize("name", ["dqn", "drqn", "nec", "mbec++", "ppo"])
 def test_annealed_agents_hardly_learn_in_the_end(name):
     task = find("cartpole", 400)
-    options = {"anneal": True, **({"rollout": 50} if name == "ppo" else {"target_every": 1000})}
+    options = {"nec": {}, "ppo": {"rollout": 50}}.get(name, {"target_every": 1000})
 
     def moved(anneal):
-        driver = loop.driver(make(name, **options | {"anneal": anneal}), [task], [0], task.spec(1, 400))
+        driver = loop.driver(make(name, anneal=anneal, **options), [task], [0], task.spec(1, 400))
         driver.start()
         driver.advance(350)
         before = jax.tree.map(np.array, network(driver.carry.agent))
@@ -179,7 +179,7 @@ def test_annealed_agents_hardly_learn_in_the_end(name):
         return max(jax.tree.leaves(changes))
 
     def network(state):
-        return getattr(state, {"dqn": "q", "drqn": "q", "mbec++": "semantic", "ppo": "networks"}[name])
+        return getattr(state, {"dqn": "q", "drqn": "q", "nec": "embedding", "mbec++": "semantic", "ppo": "networks"}[name])
 
     assert 0 < moved(True) < 0.4 * moved(False)
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from engram import replay as rp
 from engram import tables as tb
 from engram import waiting as wt
-from engram.agents.shared import Learning, check_neighbours, check_replay, cut_ends, due, ends, epsilon, explore
+from engram.agents.shared import Learning, check_neighbours, check_replay, cut_ends, due, ends, epsilon, explore, rate
 from engram.memory import Memory
 from engram.networks import MLP, clipped, draw, encode, optimiser, width
 from engram.options import Count, Positive, Probability
@@ -64,6 +64,8 @@ class NEC(Learning):
     """transitions kept"""
     learning_rate: Positive = 5e-4
     """of Adam, for the embedding"""
+    anneal: bool = False
+    """whether this learning rate falls to 0 in a straight line over the run"""
     hidden: Count = 64
     """width of the embedding network's hidden layer"""
     embedding: Count = 64
@@ -155,7 +157,7 @@ class NEC(Learning):
             place = batch.action[:, None], slots
             lookup = Lookup(state.embedding, tables.keys[place], tables.values[place])
             loss, gradient = jax.value_and_grad(self.loss)(lookup, weights > 0, batch)
-            steps, optimiser_state = optimiser(self.learning_rate, self.clip).update(gradient.embedding, state.optimiser)
+            steps, optimiser_state = optimiser(rate(self, spec, step), self.clip).update(gradient.embedding, state.optimiser)
             network = jax.tree.map(jnp.add, state.embedding, steps)
             # The loss is a mean; for the dictionary it is a sum of halves, so that its rate is that of a single example.
             scale = -self.dictionary_rate * jnp.sum(batch.known) / 2
