@@ -64,7 +64,7 @@ def squares(
             lax.fori_loop(0, count, one, None)
 
     sizes = programs * rows, programs * rows // BLOCK
-    all_, smallest = pl.pallas_call(
+    distances, smallest = pl.pallas_call(
         kernel,
         out_shape=[jax.ShapeDtypeStruct((count, size), jnp.float32) for size in sizes],
         grid=(programs,),
@@ -73,4 +73,4 @@ def squares(
         name="squares",
     )(keys, filled[None], queries)
     is_there = (jnp.arange(sizes[1]) * BLOCK < filled) & ~jnp.isnan(queries[:, :1])
-    return all_, jnp.where(is_there, smallest, jnp.inf)
+    return distances, jnp.where(is_there, smallest, jnp.inf)

@@ -155,7 +155,7 @@ def in_turn(work: Callable[..., Any], *data: Any) -> Any:
     step to step."""
     if platform() != "cpu":
         return work(*data)
-    program, shape = jax.make_jaxpr(work, return_shape=True)(*data)  # what `work` has but by its arguments must become one
+    program, shape = jax.make_jaxpr(work, return_shape=True)(*data)  # nothing that differs between runs may come by closure
 
     @sequential_vmap
     def one(data, more):

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from engram import replay as rp
 from engram import tables as tb
 from engram import waiting as wt
-from engram.agents.shared import Exploring, check_neighbours, ends, epsilon, explore
+from engram.agents.shared import Exploring, check_neighbours, ends, epsilon, explore, to_judge
 from engram.errors import EngramError
 from engram.memory import Memory
 from engram.networks import descend, encode, optimiser, width
@@ -90,14 +90,14 @@ class MFEC(Exploring):
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         envs = spec.envs
-        seen, led_to = self.keys(state, spec, timestep.observation), self.keys(state, spec, timestep.final)
+        judged = self.keys(state, spec, to_judge(self, spec, timestep))
         waiting = wt.accumulate(state.waiting, timestep.reward, self.gamma)
         ready = wt.oldest(waiting, tb.WRITES)
         new = tb.writing(ready, spec.actions)
-        near = tb.recall(state.tables, jnp.concatenate([seen, led_to, new.key]), self.neighbours)
-        present, reached, written = tb.split(near, (envs, envs, tb.WRITES * envs))
-        q, q_reached = (tb.read_mean(state.tables, judged) for judged in (present, reached))
-        tables, q, q_reached = tb.settled(state.tables, q, q_reached)
+        near = tb.recall(state.tables, jnp.concatenate([judged, new.key]), self.neighbours)
+        read, written = tb.split(near, (len(judged), tb.WRITES * envs))
+        tables, q = tb.settled(state.tables, tb.read_mean(state.tables, read))
+        q, q_reached = q[:envs], q[-envs:]
         tables = tb.write(tables, written, new, step, tb.size(self.slots, spec)[1])
 
         before = self.vae_steps // envs if self.encoder == "vae" else 0
@@ -107,7 +107,7 @@ class MFEC(Exploring):
         rest = jnp.where(ends(self, spec, timestep), 0.0, jnp.max(q_reached, axis=-1))  # what a cut episode would still have brought
         waiting = wt.drop(waiting, jnp.sum(ready.when, axis=-1))
         waiting = wt.close(waiting, timestep.terminated | timestep.truncated, rest)
-        waiting = wt.append(waiting, tb.Entry(seen, action), begun)
+        waiting = wt.append(waiting, tb.Entry(judged[:envs], action), begun)
         encoder = state.encoder
         if encoder is not None:
             encoder = encoder._replace(images=rp.store(encoder.images, timestep.observation, step))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from engram import replay as rp
 from engram import tables as tb
 from engram import waiting as wt
-from engram.agents.shared import Learning, check_neighbours, check_replay, cut_ends, due, ends, epsilon, explore, rate
+from engram.agents.shared import Learning, check_neighbours, check_replay, due, ends, epsilon, explore, rate, to_judge
 from engram.memory import Memory
 from engram.networks import MLP, clipped, draw, encode, optimiser, width
 from engram.options import Count, Positive, Probability
@@ -104,10 +104,8 @@ class NEC(Learning):
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         envs, forget = spec.envs, tb.size(self.slots, spec)[1]
-        seen = encode(spec, timestep.observation, self.scale_inputs)
-        # What an action led to is what is seen now, but where an episode was cut; where that counts as an end, it need not be judged.
-        led_to = [] if cut_ends(self, spec) else [encode(spec, timestep.final, self.scale_inputs)]
-        h = jax.vmap(state.embedding)(jnp.concatenate([seen, *led_to]))
+        judged = encode(spec, to_judge(self, spec, timestep), self.scale_inputs)
+        seen, h = judged[:envs], jax.vmap(state.embedding)(judged)
         waiting = wt.accumulate(state.waiting, timestep.reward, self.gamma)
         ready = wt.oldest(waiting, tb.WRITES)
         new = tb.writing(ready, spec.actions)

@@ -79,6 +79,12 @@ def ends(options: Common, spec: Spec, timestep: TimeStep) -> Bool[Array, "E"]:
     return timestep.terminated | timestep.truncated if cut_ends(options, spec) else timestep.terminated
 
 
+def to_judge(options: Common, spec: Spec, timestep: TimeStep) -> Array:
+    """What is seen now and, after it, what the last action led to. They differ only where an episode is over; where a cut counts as an end
+    the second is worth nothing there, and left out: each is a search of the memory."""
+    return timestep.observation if cut_ends(options, spec) else jnp.concatenate([timestep.observation, timestep.final])
+
+
 def epsilon(options: Exploring, spec: Spec, step: Int[Array, ""]) -> Float[Array, ""]:
     decay = jnp.exp(-step * spec.envs / options.epsilon_decay)
     return options.epsilon_end + (options.epsilon_start - options.epsilon_end) * decay
