@@ -26,6 +26,8 @@ DRQN = {"hidden": 128, "lstm": 128, "batch": 16, "sequence": 8, "learn_every": 2
 ROLLOUT = 256
 PPO = {"hidden": 64, "rollout": ROLLOUT, "epochs": 10, "minibatches": 4, "learning_rate": 1e-3, "anneal": False}
 LSTM = PPO | {"recurrent": True, "lstm": 64, "sequence": 32}
+LAUNCHES = 1_024
+"""iterations of a call, at most, where each costs a row of kernel launches"""
 NAMES = {"sb3": "SB3", "sbx": "SBX", "sb3-contrib": "SB3 contrib", "pfrl": "PFRL", "rejax": "Rejax", "memorax": "Memorax", "coach": "Coach"}
 
 
@@ -113,7 +115,7 @@ def theirs() -> list[Contender]:
 def measure(options: argparse.Namespace, say) -> dict:
     """On a CPU, one core beside the others; on any other device, ours alone and more runs of them."""
     alone = jax.default_backend() != "cpu"
-    contenders = ours((1, 10, 100)) if alone else theirs() + ours((1, 10))
+    contenders = [replace(c, iterations=min(c.iterations, LAUNCHES)) for c in ours((1, 10, 100))] if alone else theirs() + ours((1, 10))
     algorithms = list(dict.fromkeys(c.algorithm for c in ours((1,))))
     if options.only:
         algorithms = [a for a in algorithms if {a.lower(), a.split(",")[0].lower()} & {name.lower() for name in options.only}]
