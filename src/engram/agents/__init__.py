@@ -51,7 +51,7 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
             "mbec++": _ENDLESS | _STEADY,
             "mfec": _ENDLESS | {"scale_inputs": True, "neighbours": 50},
             "nec": _ENDLESS
-            | {"scale_inputs": True, "neighbours": 25, "horizon": 50, "hidden": 256}
+            | {"scale_inputs": True, "neighbours": 50, "horizon": 100, "hidden": 256}
             | {"epsilon_decay": 3e3, "learning_rate": 2e-4, "anneal": True, "learn_every": 16},
             "drqn": {"learning_rate": 1e-3, "time_limit_ends": False},
             "ppo": {"learning_rate": 3e-3},
