@@ -158,6 +158,14 @@ def test_with_probability_epsilon_any_action_is_taken():
     assert explore(q[:1], jnp.float32(1.0), jnp.array([[0.0], [1.0]])).tolist() == [2]
 
 
+def test_of_equally_good_actions_each_is_taken_as_often():
+    lots = jax.random.uniform(jax.random.key(0), (2, 30_000))
+    shares = np.bincount(explore(jnp.full((30_000, 3), -7.0), jnp.float32(0.0), lots)) / 30_000
+    np.testing.assert_allclose(shares, [1 / 3] * 3, atol=0.01)
+    worse = jnp.tile(jnp.array([2.0, 1.0, 2.0]), (30_000, 1))
+    assert set(explore(worse, jnp.float32(0.0), lots).tolist()) == {0, 2}
+
+
 def test_a_learning_rate_falls_in_a_straight_line_if_so_chosen():
     falling = replace(DQN(), learning_rate=0.5, anneal=True)
     assert [float(rate(falling, SPEC, jnp.int32(step))) for step in (0, 5, 15, 20, 25)] == [0.5, 0.375, 0.125, 0.0, 0.0]

@@ -2,10 +2,12 @@
 
 import csv
 import json
+import re
 
 import pytest
 
-from engram.cli import main
+from engram.agents import AGENTS, PRESETS, make
+from engram.cli import main, parse, switched
 
 
 def complaint(capsys, *arguments):
@@ -40,6 +42,12 @@ def complaint(capsys, *arguments):
         ("train dqn cartpole --learning-rate inf", "learning_rate must be a finite number"),
         ("train dqn cartpole --learning-rate nan", "learning_rate must be greater than 0, but is nan"),
         ("train mbec++ cartpole --forget all", "'earliest', 'unused'"),
+        ("train ppo cartpole --recurrent maybe", "--recurrent takes True or False, or nothing for True, not 'maybe'"),
+        (
+            "train ppo cartpole --envs 8 --rollout 4",
+            "rollout (4) must hold a step of each of the 8 environments: raise rollout to at least 8.",
+        ),
+        ("train ppo cartpole --recurrent --rollout 64 --sequence 100", "raise rollout to at least 100 or lower sequence."),
         ("train dqn cartpole --preset papper", "no preset 'papper'. Did you mean paper?"),
         ("train dqn cartpole --device abacus", "no device 'abacus' here: choose cpu"),
         ("train dqn gym:Pendulum-v1", "action_space is continuous"),
@@ -55,6 +63,40 @@ def test_a_mistake_gets_one_sentence_and_exit_code_2(capsys, monkeypatch, tmp_pa
     monkeypatch.chdir(tmp_path)
     assert words in complaint(capsys, *arguments.split())
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("--anneal", "--anneal"),
+        ("--anneal --batch 3", "--anneal --batch 3"),
+        ("--anneal True", "--anneal"),
+        ("--anneal=false --batch 3", "--no-anneal --batch 3"),
+        ("--no-anneal", "--no-anneal"),
+        ("--time-limit-ends", "--time-limit-ends True"),
+        ("--no-time-limit-ends", "--time-limit-ends False"),
+        ("--time_limit_ends False", "--time-limit-ends False"),
+    ],
+)
+def test_a_switch_may_be_spelt_as_one_likes(given, wanted):
+    fields = {"anneal": bool, "time_limit_ends": bool | None, "batch": int}
+    assert switched(given.split(), fields) == wanted.split()
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_what_show_prints_of_a_preset_can_be_typed(capsys, agent):
+    main(["show", agent])
+    lines = [line.split(": ", 1) for line in re.split(r"\n(?=--preset )", capsys.readouterr().out)[1:]]
+    assert len(lines) == sum(bool(overlays.get(agent)) for _, overlays in PRESETS.values())
+    for preset, flags in lines:
+        typed = parse(AGENTS[agent], flags.split(), AGENTS[agent](), "train")
+        assert typed == make(agent, preset.split()[1])
+
+
+def test_a_preset_that_changes_nothing_is_named(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    main(["train", "random", "cartpole", "--preset", "tuned", "--seeds", "1", "--steps", "50"])
+    assert "The preset tuned changes nothing for random." in capsys.readouterr().err
 
 
 def test_the_help_fits_one_screen(capsys):

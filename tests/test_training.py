@@ -245,6 +245,9 @@ def test_the_score_is_the_mean_of_the_last_ten_unnoised_returns():
 def test_an_own_task_must_be_given_again(tmp_path):
     train(Random(), tape(), 1, 20, out=tmp_path / "run")
     assert "task=" in complaint(resume, tmp_path / "run")
+    assert f"engram.evaluate({str(tmp_path / 'run')!r}, task=...)" in complaint(engram.evaluate, tmp_path / "run")
+    returns = engram.evaluate(tmp_path / "run", task=tape(rewards=(1.0, 2.0, 4.0)), episodes=3)
+    assert {seed: list(values) for seed, values in returns.items()} == {0: [7.0, 7.0, 7.0]}
     assert load(tmp_path / "run").act(np.zeros(2)) in (0, 1)
 
 

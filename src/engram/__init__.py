@@ -1,10 +1,10 @@
 """Reinforcement learning with episodic memory: many runs in one compiled program."""
 
-from engram.agents import DQN, DRQN, MBEC, MFEC, NEC, PPO, MBECpp, Random
+from engram.agents import DQN, DRQN, MBEC, MFEC, NEC, PPO, MBECpp, Random, make
 from engram.errors import EngramError
 from engram.policy import Policy
 from engram.tasks import BernoulliReward, GaussianReward, RepeatedObservation, Task
-from engram.training import Result, load, resume, train
+from engram.training import Result, evaluate, load, resume, train
 
 __all__ = [
     "DQN",
@@ -22,7 +22,9 @@ __all__ = [
     "RepeatedObservation",
     "Result",
     "Task",
+    "evaluate",
     "load",
+    "make",
     "resume",
     "train",
 ]

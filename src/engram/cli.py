@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import jax
 import tyro
@@ -132,11 +132,34 @@ def parse(kind: type, arguments: list[str], default: Any, usage: str) -> Any:
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, args=arguments, default=default, prog=f"engram {usage}", config=(tyro.conf.OmitArgPrefixes,))
+            given = switched(arguments, _fields(default))
+            return tyro.cli(kind, args=given, default=default, prog=f"engram {usage}", config=(tyro.conf.OmitArgPrefixes,))
     except SystemExit as exit:
         if not exit.code:
             raise
         raise EngramError(one_sentence(complaint.getvalue(), default, usage)) from None
+
+
+def switched(arguments: list[str], fields: dict[str, Any]) -> list[str]:
+    """The arguments, with every switch as tyro wants it: users may say --anneal, --no-anneal, --anneal False or --anneal=False."""
+    given, rest = [], list(arguments)
+    while rest:
+        word = rest.pop(0)
+        flag, equals, value = word.replace("_", "-").partition("=")
+        name = flag.removeprefix("--").removeprefix("no-").replace("-", "_")
+        kind = fields.get(name)
+        if not flag.startswith("--") or kind not in (bool, bool | None):
+            given.append(word)
+            continue
+        is_on = not flag.startswith("--no-")
+        if equals or (is_on and rest and not rest[0].startswith("-")):
+            value = value if equals else rest.pop(0)
+            if not is_on or value.lower() not in ("true", "false"):
+                raise EngramError(f"--{name.replace('_', '-')} takes True or False, or nothing for True, not {value!r}.")
+            is_on = value.lower() == "true"
+        plain = name.replace("_", "-")
+        given += [f"--{plain}", str(is_on)] if kind == bool | None else [f"--{plain}" if is_on else f"--no-{plain}"]
+    return given
 
 
 def one_sentence(complaint: str, default: Any, usage: str) -> str:
@@ -154,12 +177,14 @@ def one_sentence(complaint: str, default: Any, usage: str) -> str:
     return f"{first[:1].upper()}{first[1:]}. {help}"
 
 
-def _fields(options: Any) -> list[str]:
-    names = []
+def _fields(options: Any) -> dict[str, Any]:
+    """The options and their types, those of the parts included."""
+    found: dict[str, Any] = {}
+    kinds = get_type_hints(type(options))
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
-        names += _fields(value) if dataclasses.is_dataclass(value) else [field.name]
-    return names
+        found |= _fields(value) if dataclasses.is_dataclass(value) else {field.name: kinds[field.name]}
+    return found
 
 
 @contextlib.contextmanager
@@ -188,6 +213,8 @@ def train(arguments: list[str]) -> None:
     form = dataclasses.make_dataclass("Form", [("run", Train), ("agent", agents.kind_of(name))], frozen=True)
     chosen = parse(form, rest, form(Train(preset=preset), agents.make(name, preset)), f"train {name} {task_name}")
     options, agent = chosen.run, chosen.agent
+    if agents.make(name, preset) == agents.make(name) and preset != "paper":
+        Console(stderr=True).print(f"The preset {preset} changes nothing for {name}.", style="yellow", highlight=False)
     for option in ("steps", "seeds", "envs"):
         check(option, getattr(options, option), Count | None)
     task = find(task_name, options.steps)
@@ -228,7 +255,7 @@ def evaluate(arguments: list[str]) -> None:
     if options.video:
         check_name(options.video)
     with on(options.device):
-        run = training.reopen(given[0])
+        run = training.reopen(given[0], way="engram.evaluate({path!r}, task=...)")
         policies, done = training.load_all(given[0]), training.trained_steps(given[0])
         with Console().status("playing"):
             returns = {seed: play(policy, run.task, options.episodes, seed) for seed, policy in policies.items()}

@@ -38,7 +38,7 @@ def progress(what: str) -> Iterator[Callable[[Now], None]]:
         def watch(now: Now) -> None:
             nonlocal shown
             speed = f"{now.steps_per_second:,.0f} steps/s" if now.steps_per_second else ""
-            score = "–" if math.isnan(now.score) else f"{now.score:.1f}"
+            score = "–" if math.isnan(now.score) else _score(now.score)
             done = min(now.step, now.steps)
             bar.update(line, completed=done, total=now.steps, steps=f"{done:,}/{now.steps:,} steps", speed=speed, score=score)
             tenth = 10 * done // now.steps
@@ -58,13 +58,19 @@ def report(result: Result) -> None:
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for label, row in (("final score", summary["final"]), ("whole run", summary["auc"])):
         each = row["per_seed"]
-        numbers = [f"{x:.1f}" for x in (row["mean"], row["std"], row["iqm"], min(each), max(each))]
-        table.add_row(label, numbers[0], _between(*row["ci95"]), *numbers[1:])
+        numbers = [_score(x) for x in (row["mean"], row["std"], row["iqm"], min(each), max(each))]
+        if len(each) == 1 or math.isnan(row["mean"]):  # one seed tells nothing of others
+            table.add_row(label, numbers[0], "–", "–", *numbers[2:])
+        else:
+            table.add_row(label, numbers[0], _between(*row["ci95"]), *numbers[1:])
     screen.print(table)
     speed = f"{summary['steps_per_second']:,.0f} agent steps/s over all seeds, after compilation."
     screen.print(f"A score is the un-noised return, mean of the last 10 episodes. {speed}", style="dim", highlight=False)
     if math.isnan(summary["final"]["mean"]):
-        hint = "In some seed no episode has ended, so there is no score: train longer, or put gymnasium.wrappers.TimeLimit around it."
+        hint = (
+            "In some seed no episode has ended, so there is no score: train longer (steps are those of all its environments together), "
+            "or, if its episodes never end, put gymnasium.wrappers.TimeLimit around it."
+        )
         screen.print(hint, style="yellow", highlight=False)
     rival = "mbec++" if name == "dqn" else "dqn"
     for line in (
@@ -87,7 +93,8 @@ def evaluation(what: str, returns: dict[int, np.ndarray]) -> None:
     rows = {str(seed): values for seed, values in returns.items()}
     rows["all, by their means"] = np.array([values.mean() for values in returns.values()])
     for label, values in rows.items():
-        table.add_row(label, f"{values.mean():.1f}", _between(*interval(values, mean)), f"{values.min():.1f}", f"{values.max():.1f}")
+        spread = _between(*interval(values, mean)) if len(values) > 1 else "–"
+        table.add_row(label, _score(values.mean()), spread, _score(values.min()), _score(values.max()))
     Console().print(table)
 
 
@@ -139,4 +146,9 @@ def _flag(option: str, value: Any = None) -> str:
 
 
 def _between(low: float, high: float) -> str:
-    return f"{low:.1f} to {high:.1f}"
+    return f"{_score(low)} to {_score(high)}"
+
+
+def _score(x: float) -> str:
+    """With one decimal, or as many as show a small number."""
+    return f"{x:.1f}" if abs(x) >= 10 or x == 0 else f"{x:.3g}"

@@ -21,6 +21,7 @@ from engram import loop, records
 from engram.agents import make as make_agent
 from engram.agents import name_of
 from engram.errors import EngramError, Interrupted
+from engram.evaluation import play
 from engram.options import Count
 from engram.options import check as check_option
 from engram.policy import Policy
@@ -274,8 +275,14 @@ def resume(
     return training.run(watch)
 
 
-def reopen(path: str | Path, task: Task | Callable[..., gym.Env] | None = None, alone: bool = False) -> Training:
-    """The training of a run folder, not yet restored; `alone` if its environments will not be needed."""
+def reopen(
+    path: str | Path,
+    task: Task | Callable[..., gym.Env] | None = None,
+    alone: bool = False,
+    way: str = "engram.resume({path!r}, task=...)",
+) -> Training:
+    """The training of a run folder, not yet restored; `alone` if its environments will not be needed. `way` is how to give a function
+    again that is needed and not there."""
     folder = RunFolder.load(path)
     config = folder.config
     try:
@@ -286,7 +293,7 @@ def reopen(path: str | Path, task: Task | Callable[..., gym.Env] | None = None, 
         raise EngramError(f"{path}/config.json lacks or garbles {error}: restore it from a copy, or train anew.") from error
     if is_own and task is None:
         if not alone:
-            raise EngramError(f"{path} trained on {name}, an environment of your own: go on with `{_way_on(folder)}`.")
+            raise EngramError(f"{path} trained on {name}, an environment of your own: use `{way.format(path=str(path))}`.")
         return Training(agent, Task(name, "", lambda **_: _unknown(name)), seeds, steps, spec, folder, host)
     found = find(name if task is None else task, steps)
     now = found.spec(spec.envs, spec.iterations)
@@ -297,6 +304,15 @@ def reopen(path: str | Path, task: Task | Callable[..., gym.Env] | None = None, 
                 f"{getattr(now, field)}: go on with the same one, or train anew."
             )
     return Training(agent, found, seeds, steps, spec, folder, host)
+
+
+def evaluate(
+    path: str | Path, task: Task | Callable[..., gym.Env] | None = None, episodes: int = 100
+) -> dict[int, Float[np.ndarray, "episodes"]]:
+    """The un-noised returns of each seed's greedy episodes, as `engram eval` plays them. A task that was a function must be given again."""
+    check_option("episodes", episodes, Count)
+    training = reopen(path, task, way="engram.evaluate({path!r}, task=...)")
+    return {seed: play(policy, training.task, episodes, seed) for seed, policy in load_all(path).items()}
 
 
 def load(path: str | Path, seed: int | None = None) -> Policy:

@@ -64,7 +64,7 @@ class DRQN(TemporalDifference):
         return self.burn_in + self.sequence
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
-        check_replay(self, spec, self.length + 1)
+        check_replay(self, spec, self.length + 1, "one more than burn_in and sequence together")
         q = draw(lambda key: Recurrent((width(spec), self.hidden, self.lstm, spec.actions), key), key)
         nothing, count, carried = jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32), fresh(spec.envs, self.lstm)
         row = Row(jnp.zeros((spec.envs, width(spec))), count, carried, jnp.ones(spec.envs, bool), nothing, nothing)

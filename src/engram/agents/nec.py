@@ -88,7 +88,7 @@ class NEC(Learning):
         check_neighbours(self)
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
-        check_replay(self, spec, 3 * self.horizon)
+        check_replay(self, spec, 3 * self.horizon, f"three times the horizon of {self.horizon}")
         network = draw(lambda key: MLP((width(spec), self.hidden, self.embedding), key), key)
         state, nothing, count = jnp.zeros((spec.envs, width(spec))), jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32)
         # Never more wait than two horizons: one that is open, and one that closed when an episode ended.

@@ -141,10 +141,14 @@ class PPO(Common):
 
     def rows(self, spec: Spec) -> int:
         """Iterations between two updates."""
-        return max(self.rollout // spec.envs // self.length, 1) * self.length
+        return self.rollout // spec.envs // self.length * self.length
 
     def check(self, spec: Spec) -> None:
         rows = self.rows(spec)
+        if self.rollout < self.length * spec.envs:
+            each = f"a sequence of {self.sequence} steps" if self.recurrent else "a step"
+            remedy = f"raise rollout to at least {self.length * spec.envs}" + (" or lower sequence" if self.recurrent else "")
+            raise EngramError(f"rollout ({self.rollout}) must hold {each} of each of the {spec.envs} environments: {remedy}.")
         if spec.iterations <= rows:
             raise EngramError(
                 f"The run ends before its first rollout of {rows * spec.envs} steps can be learnt from: raise steps or lower rollout."

@@ -96,10 +96,14 @@ def rate(options: Any, spec: Spec, step: Int[Array, ""]) -> Float[Array, ""] | f
 
 
 def explore(q: Float[Array, "E A"], epsilon: Float[Array, ""], lots: Float[Array, "2 E"]) -> Int[Array, "E"]:
-    """The best action or, with probability epsilon, any; `lots` are even numbers from 0 to 1."""
+    """The best action or, with probability epsilon, any; `lots` are even numbers from 0 to 1. Of equally good actions it is the next one
+    from a random one on: a table that has seen no reward would else stand still."""
     lot, choice = lots
-    anything = jnp.minimum((choice * q.shape[1]).astype(jnp.int32), q.shape[1] - 1)
-    return jnp.where(lot < epsilon, anything, jnp.argmax(q, axis=-1).astype(jnp.int32))
+    actions = q.shape[1]
+    anything = jnp.minimum((choice * actions).astype(jnp.int32), actions - 1)
+    ahead = (jnp.arange(actions) - anything[:, None]) % actions
+    best = jnp.argmin(jnp.where(q == jnp.max(q, axis=-1, keepdims=True), ahead, actions), axis=-1)
+    return jnp.where(lot < epsilon, anything, best.astype(jnp.int32))
 
 
 def every(period: int, step: Int[Array, ""], new: PyTree, old: PyTree) -> PyTree:
@@ -122,8 +126,10 @@ def check_neighbours(options: Any) -> None:
             )
 
 
-def check_replay(options: Learning, spec: Spec, rows: int) -> None:
+def check_replay(options: Learning, spec: Spec, rows: int, why: str) -> None:
     """Raises if replay cannot hold so many steps in a row of each environment."""
     if options.replay < rows * spec.envs:
         each = f" of each of {spec.envs} environments" if spec.envs > 1 else ""
-        raise EngramError(f"replay ({options.replay}) must hold {rows} steps{each}: raise it to at least {rows * spec.envs}.")
+        raise EngramError(
+            f"replay ({options.replay}) must hold {rows} steps{each}, {why}: raise it to at least {rows * spec.envs}, or lower the other."
+        )
