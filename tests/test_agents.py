@@ -52,15 +52,21 @@ def by_hand(agent, beta=0.5, reward=None):
 def experience(rewards, end):
     count = len(rewards)
     states, tau = jnp.ones((count, 2)), fresh(count, 2)
-    transition = rp.Transition(states, jnp.zeros(count, jnp.int32), jnp.array(rewards), 2 * states, jnp.array(end))
+    transition = rp.Transition(states, jnp.zeros(count, jnp.int32), jnp.array(rewards), 2 * states, jnp.array(end), jnp.array(end))
     return Experience(transition, tau, tau)
+
+
+def evaluated(agent, state, steps):
+    """What the TD loss gets of single steps."""
+    ahead = rp.Ahead((None, None), (None, None), steps.transition.reward, jnp.full(len(steps.transition.reward), agent.gamma))
+    return agent.evaluate(state, SPEC, steps, steps, ahead, jnp.array(False))
 
 
 @pytest.mark.parametrize("fixed", [None, 0.5])
 def test_the_td_target_of_mbecpp_is_that_of_equation_8(fixed):
     agent = MBECpp(**TINY, fixed_beta=fixed)
     state = by_hand(agent, beta=0.5 if fixed is None else 0.9)
-    batch = agent.evaluate(state, SPEC, experience([1.0, 1.0], [0.0, 1.0]), jnp.array(False))
+    batch = evaluated(agent, state, experience([1.0, 1.0], [0.0, 1.0]))
     # Q_MBEC is 1/2 + 10/2 of every action; the next state is worth 5.5/2 + 3 by the target copy, and nothing follows an end
     np.testing.assert_allclose(batch.q_episodic, [5.5, 5.5], rtol=1e-6)
     np.testing.assert_allclose(batch.target, [1 + 0.5 * 5.75, 1.0], rtol=1e-6)
@@ -72,14 +78,36 @@ def test_the_weight_of_memory_in_the_target_is_that_of_the_target_copy():
     agent = MBECpp(**TINY)
     state = by_hand(agent, beta=0.75)
     state = state._replace(semantic=by_hand(agent, beta=0.25).semantic)
-    batch = agent.evaluate(state, SPEC, experience([0.0, 0.0], [0.0, 0.0]), jnp.array(False))
+    batch = evaluated(agent, state, experience([0.0, 0.0], [0.0, 0.0]))
     np.testing.assert_allclose(batch.target, 0.5 * (0.75 * 5.5 + 3), rtol=1e-5)
     assert agent.loss(state.semantic, batch) == pytest.approx((float(batch.target[0]) - 0.25 * 5.5 - 2) ** 2, rel=1e-5)
 
 
+def test_a_centred_memory_tells_what_is_better_than_usual():
+    agent = MBECpp(**TINY, fixed_beta=0.5, centred=True)
+    # every memory is worth 10, so their mean is: Q_MBEC is 1/2 + 10/2 - 10 of every action
+    batch = evaluated(agent, by_hand(agent), experience([1.0, 1.0], [0.0, 1.0]))
+    np.testing.assert_allclose(batch.q_episodic, [-4.5, -4.5], rtol=1e-6)
+    np.testing.assert_allclose(batch.target, [1 + 0.5 * (3 - 4.5 / 2), 1.0], rtol=1e-6)
+
+
+def test_in_double_learning_the_network_chooses_and_its_copy_values():
+    agent = MBECpp(**TINY, double=True)
+    state = by_hand(agent)
+    state = state._replace(semantic=state.semantic._replace(q=constant(state.semantic.q, [9.0, 4.0])))
+    # the network would do the first action, which its copy values at 1 + 5.5/2
+    batch = evaluated(agent, state, experience([1.0, 1.0], [0.0, 1.0]))
+    np.testing.assert_allclose(batch.target, [1 + 0.5 * 3.75, 1.0], rtol=1e-6)
+
+
+def test_beta_begins_where_it_is_told_to():
+    agent = MBECpp(**TINY, initial_beta=0.1)
+    assert agent.beta(by_hand(agent, beta=0.5).semantic, jnp.zeros((1, 2))) == pytest.approx(0.1, rel=1e-5)
+
+
 def test_the_observed_reward_may_stand_for_the_predicted_one():
     agent = MBECpp(**TINY, observed_reward=True)
-    batch = agent.evaluate(by_hand(agent), SPEC, experience([1.0, 7.0], [0.0, 0.0]), jnp.array(False))
+    batch = evaluated(agent, by_hand(agent), experience([1.0, 7.0], [0.0, 0.0]))
     np.testing.assert_allclose(batch.q_episodic, [6.0, 12.0], rtol=1e-6)
     np.testing.assert_allclose(batch.target, [1 + 0.5 * 5.75, 7 + 0.5 * 5.75], rtol=1e-6)  # of other actions none was observed
 
@@ -127,8 +155,9 @@ def test_no_gradient_of_the_td_loss_reaches_memory_trajectory_or_reward():
 def test_dqn_has_the_td_error_of_its_batch():
     agent = DQN(hidden=2)
     q = constant(agent.init(jax.random.key(0), SPEC).q, [2.0, 4.0])
-    batch = rp.Transition(jnp.ones((2, 2)), jnp.array([0, 1]), jnp.zeros(2), jnp.ones((2, 2)), jnp.zeros(2))
+    batch = rp.Transition(jnp.ones((2, 2)), jnp.array([0, 1]), jnp.zeros(2), jnp.ones((2, 2)), jnp.zeros(2), jnp.zeros(2))
     assert agent.loss(q, batch, jnp.array([5.0, 5.0])) == pytest.approx((3**2 + 1) / 2)
+    assert replace(agent, huber=True).loss(q, batch, jnp.array([5.0, 4.5])) == pytest.approx((2.5 + 0.25 / 2) / 2)
 
 
 def test_where_a_limit_ends_is_the_tasks_word_unless_the_agent_says_otherwise():

@@ -233,7 +233,7 @@ def test_a_stretch_is_of_the_episode_being_lived(step, stored, seed):
     for iteration in range(step):
         written[iteration % ROWS] = iteration
     row = jnp.array(written)[:, None]
-    transition = rp.Transition(row[..., None], jnp.zeros((ROWS, 1), jnp.int32), row, row[..., None], row)
+    transition = rp.Transition(row[..., None], jnp.zeros((ROWS, 1), jnp.int32), row, row[..., None], row, row)
     before = models.Trajectory(row[..., None], -row[..., None])
     experience = Experience(transition, before, before)
     args = options, spec, jnp.array([stored]), experience, jnp.int32(step), jax.random.key(seed)

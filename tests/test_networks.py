@@ -120,6 +120,11 @@ def test_observations_with_bounds_are_scaled_and_bytes_always_are():
     np.testing.assert_allclose(picture, [[1.0, 0.2]], rtol=1e-6)
 
 
+def test_only_what_is_bound_to_be_small_is_stretched():
+    spec = Spec((4,), 2, low=(-0.05, -0.2, 0.0, -np.inf), high=(0.1, 0.2, 1.0, np.inf))
+    np.testing.assert_allclose(encode(spec, jnp.array([[0.05, -0.2, 0.5, 7.0]]), False, True), [[0.5, -1.0, 0.5, 7.0]], rtol=1e-6)
+
+
 def test_a_step_of_descent_gives_the_loss_before_it_and_what_else_was_computed():
     adam = optimiser(0.1, 1.0)
     params = jnp.array([3.0, 4.0])

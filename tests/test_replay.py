@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engram.replay import Transition, empty, sample, sequences, store
+from engram.replay import Transition, at, empty, look_ahead, sample, sequences, store
 
 STORE, SAMPLE, SEQUENCES = jax.jit(store), jax.jit(sample), jax.jit(sequences, static_argnums=2)
+LOOK_AHEAD = jax.jit(look_ahead, static_argnums=2)
 
 
 def row(number, envs=1):
     """A row in which every number tells the iteration and the environment."""
     mark = 100.0 * number + jnp.arange(envs)
-    return Transition(mark[:, None] * jnp.ones(3), jnp.arange(envs), mark, mark[:, None] + jnp.ones(3), mark % 2)
+    return Transition(mark[:, None] * jnp.ones(3), jnp.arange(envs), mark, mark[:, None] + jnp.ones(3), mark % 2, mark % 2)
 
 
 def filled(rows, capacity, envs=1):
@@ -65,6 +66,58 @@ def test_a_drawn_transition_is_of_one_piece():
     np.testing.assert_array_equal(batch.state[:, 0], batch.reward)
     np.testing.assert_array_equal(batch.next_state, batch.state + 1)
     np.testing.assert_array_equal(batch.action, batch.reward % 100)
+
+
+# Several steps
+
+
+def walked(rewards, over, ring, n, gamma, lots):
+    """What a stretch from each drawn step brings, and its last row, in loops."""
+    rows = len(rewards)
+    stored = min(rows, ring)
+    found = []
+    for lot in lots:
+        begin = now = rows - stored + min(int(np.float32(lot) * np.float32(stored)), stored - 1)
+        total, discount = rewards[now], gamma
+        while now - begin < n - 1 and not over[now] and now < rows - 1:
+            now += 1
+            total, discount = total + discount * rewards[now], discount * gamma
+        found.append((begin, now, total, discount))
+    return found
+
+
+@settings(max_examples=40)
+@given(
+    steps=st.lists(st.tuples(st.integers(-9, 9), st.booleans()), min_size=1, max_size=12),
+    n=st.integers(1, 4),
+    ring=st.integers(1, 8),
+    lots=st.lists(st.floats(0, 1, width=32), min_size=3, max_size=3),
+)
+def test_a_stretch_gathers_rewards_until_its_length_its_episode_or_what_is_stored_is_over(steps, n, ring, lots):
+    rewards, over = zip(*steps, strict=True)
+    replay = empty(row(0), ring, 1000)
+    for number, (reward, last) in enumerate(steps):
+        new = row(number)._replace(reward=jnp.array([float(reward)]), over=jnp.array([float(last)]))
+        replay = STORE(replay, new, jnp.int32(number))
+    ahead = LOOK_AHEAD(replay, jnp.int32(len(steps)), n, 0.5, jnp.array(lots, jnp.float32))
+    begins, ends, totals, discounts = zip(*walked(rewards, over, ring, n, 0.5, lots), strict=True)
+    assert at(replay, ahead.first).state[:, 0].tolist() == [100.0 * b for b in begins]
+    assert at(replay, ahead.last).state[:, 0].tolist() == [100.0 * e for e in ends]
+    np.testing.assert_allclose(ahead.reward, totals, rtol=1e-6)
+    np.testing.assert_allclose(ahead.discount, discounts, rtol=1e-6)
+
+
+def test_stretches_stay_in_their_environment_and_single_steps_are_drawn_as_samples_are():
+    replay = filled(7, 20, envs=2)._replace(over=jnp.zeros((10, 2)))
+    lots = jax.random.uniform(jax.random.key(1), (50,))
+    ahead = LOOK_AHEAD(replay, jnp.int32(7), 3, 0.5, lots)
+    first, last = at(replay, ahead.first), at(replay, ahead.last)
+    np.testing.assert_array_equal(first.action, last.action)
+    np.testing.assert_array_equal(last.reward, np.minimum(first.reward + 200, 600 + first.action))
+    one = LOOK_AHEAD(replay, jnp.int32(7), 1, 0.5, lots)
+    np.testing.assert_array_equal(at(replay, one.first).reward, SAMPLE(replay, jnp.int32(7), lots).reward)
+    np.testing.assert_array_equal(one.reward, at(replay, one.last).reward)
+    assert (one.discount == 0.5).all()
 
 
 # Sequences

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engram.returns import advantages, td_target
+from engram.returns import advantages, td_loss, td_target
 
 ADVANTAGES = jax.jit(advantages)
 
@@ -14,6 +14,17 @@ ADVANTAGES = jax.jit(advantages)
 def test_nothing_follows_an_end():
     q_next = jnp.array([[1.0, 6.0], [8.0, 2.0]])
     assert td_target(jnp.array([1.0, 1.0]), jnp.array([0.0, 1.0]), q_next, 0.5).tolist() == [4.0, 1.0]
+
+
+def test_a_chooser_chooses_and_the_other_values():
+    q_next, chooser = jnp.array([[1.0, 6.0], [8.0, 2.0]]), jnp.array([[3.0, 2.0], [3.0, 2.0]])
+    assert td_target(jnp.ones(2), jnp.zeros(2), q_next, jnp.array([0.5, 0.25]), chooser).tolist() == [1.5, 3.0]
+
+
+def test_errors_count_by_their_square_or_by_their_size():
+    target, value = jnp.array([1.0, 5.0]), jnp.array([0.5, 1.0])
+    assert td_loss(target, value).item() == (0.25 + 16) / 2
+    assert td_loss(target, value, huber=True).item() == (0.125 + 3.5) / 2
 
 
 def test_advantages_by_hand_with_an_end_in_the_middle():

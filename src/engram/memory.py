@@ -76,6 +76,12 @@ def read(memory: Memory, near: Neighbours, optimistic: Bool[Array, ""] | bool = 
     return jnp.where(optimistic & jnp.isfinite(best), best, mean)
 
 
+def mean(memory: Memory) -> Float[Array, ""]:
+    """Of the values stored; 0 of none."""
+    is_there = jnp.arange(memory.values.shape[0]) < memory.filled
+    return jnp.sum(jnp.where(is_there, memory.values, 0.0)) / jnp.maximum(memory.filled, 1)
+
+
 def refine(memory: Memory, near: Neighbours, value: Float[Array, "Q"], rate: float, when: Bool[Array, "Q"] | bool = True) -> Memory:
     """Moves the neighbours' values towards `value`, the nearer the faster, and inserts nothing (Eq. 2, and Eq. 4 with a fixed key set).
 

@@ -116,15 +116,19 @@ def width(spec: Spec) -> int:
     return math.prod(spec.shape)
 
 
-def encode(spec: Spec, observation: Float[Array, "E ..."], scaled: bool) -> Float[Array, "E S"]:
-    """Observations as vectors; if `scaled`, each number with finite bounds is mapped from them to [-1, 1]. Bytes always become [0, 1]."""
+def encode(spec: Spec, observation: Float[Array, "E ..."], scaled: bool, stretched: bool = False) -> Float[Array, "E S"]:
+    """Observations as vectors; if `scaled`, each number with finite bounds is mapped from them to [-1, 1]; if `stretched`, only what is
+    bound to stay smaller than 1 is multiplied, so that the larger bound becomes 1. Bytes always become [0, 1]."""
     x = jnp.asarray(observation).reshape(observation.shape[0], -1)
     if spec.dtype == "uint8":
         return x.astype(jnp.float32) / 255
     x = x.astype(jnp.float32)
-    if not scaled or not spec.low:
+    if not (scaled or stretched) or not spec.low:
         return x
     low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
+    if not scaled:
+        largest = np.maximum(np.abs(low), np.abs(high))
+        return x / np.where((largest > 0) & (largest < 1), largest, 1)
     known = np.isfinite(low) & np.isfinite(high) & (high > low)
     low, high = np.where(known, low, -1), np.where(known, high, 1)
     return (2 * x - (low + high)) / (high - low)

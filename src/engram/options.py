@@ -33,6 +33,8 @@ class Range:
 
 Count = Annotated[int, Range(1)]
 Probability = Annotated[float, Range(0, 1)]
+Share = Annotated[float, Range(0.001, 0.999)]
+"""a probability that is neither 0 nor 1"""
 Positive = Annotated[float, Range(0, above=True)]
 
 

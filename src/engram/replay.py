@@ -17,6 +17,8 @@ class Transition(NamedTuple):
     next_state: Float[Array, "S"]
     end: Float[Array, ""]
     """1 where nothing follows, else 0"""
+    over: Float[Array, ""]
+    """1 where the episode is over, be it ended or cut, else 0"""
 
 
 def empty(row: PyTree, capacity: int, iterations: int) -> PyTree:
@@ -37,6 +39,39 @@ def sample(replay: PyTree, iterations: Int[Array, ""], lots: Float[Array, "B"]) 
     stored = jnp.clip(iterations, 1, length) * envs
     drawn = jnp.minimum((lots * stored).astype(jnp.int32), stored - 1)
     return jax.tree.map(lambda x: x[drawn // envs, drawn % envs], replay)
+
+
+class Ahead(NamedTuple):
+    """Where B stretches of at most n steps begin and end in replay, and what they bring."""
+
+    first: tuple[Int[Array, "B"], Int[Array, "B"]]
+    last: tuple[Int[Array, "B"], Int[Array, "B"]]
+    reward: Float[Array, "B"]
+    """the discounted sum"""
+    discount: Float[Array, "B"]
+    """of what follows"""
+
+
+def look_ahead(replay: Transition, iterations: Int[Array, ""], steps: int, gamma: float, lots: Float[Array, "B"]) -> Ahead:
+    """Stretches of n steps whose first is drawn as by `sample`. They are shorter where the episode is over, or nothing newer is stored."""
+    rows, envs = replay.reward.shape
+    stored = jnp.clip(iterations, 1, rows)
+    drawn = jnp.minimum((lots * (stored * envs)).astype(jnp.int32), stored * envs - 1)
+    env, age = drawn % envs, drawn // envs
+    ages = age[:, None] + jnp.arange(steps)  # counted from the oldest row on
+    row = (iterations - stored + ages) % rows
+    goes_on = (replay.over[row, env[:, None]] == 0) & (ages < stored - 1)
+    is_part = jnp.cumprod(jnp.pad(goes_on[:, :-1], ((0, 0), (1, 0)), constant_values=True), axis=1)  # the first always is
+    length = jnp.sum(is_part, axis=1)
+    weights = is_part * gamma ** jnp.arange(steps, dtype=jnp.float32)
+    reward = jnp.sum(weights * replay.reward[row, env[:, None]], axis=1)
+    last = row[:, 0] if steps == 1 else row[jnp.arange(len(lots)), length - 1]
+    return Ahead((row[:, 0], env), (last, env), reward, gamma ** length.astype(jnp.float32))
+
+
+def at(replay: PyTree, place: tuple[Int[Array, "B"], Int[Array, "B"]]) -> PyTree:
+    """What is stored there."""
+    return jax.tree.map(lambda x: x[place], replay)
 
 
 def sequences(replay: PyTree, iterations: Int[Array, ""], length: int, lots: Float[Array, "B"]) -> PyTree:

@@ -9,9 +9,9 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from engram import replay as rp
-from engram.agents.shared import TemporalDifference, due, ends, epsilon, every, explore, rate
-from engram.networks import MLP, descend, draw, encode, optimiser, width
-from engram.returns import td_target
+from engram.agents.shared import Bootstrapping, due, ends, epsilon, every, explore, rate, see
+from engram.networks import MLP, descend, draw, optimiser, width
+from engram.returns import td_loss, td_target
 from engram.types import Metrics, Spec, TimeStep
 
 
@@ -25,14 +25,14 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DQN(TemporalDifference):
+class DQN(Bootstrapping):
     """Q-learning with a network, its target copy and experience replay."""
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
         sizes = (width(spec), self.hidden, self.hidden, spec.actions)
         q = draw(lambda key: MLP(sizes, key), key)
         seen, nothing = jnp.zeros((spec.envs, width(spec))), jnp.zeros(spec.envs)
-        row = rp.Transition(seen, jnp.zeros(spec.envs, jnp.int32), nothing, seen, nothing)
+        row = rp.Transition(seen, jnp.zeros(spec.envs, jnp.int32), nothing, seen, nothing, nothing)
         return State(
             q=q,
             q_target=q,
@@ -43,10 +43,10 @@ class DQN(TemporalDifference):
         )
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        seen = encode(spec, timestep.observation, self.scale_inputs)
-        led_to = encode(spec, timestep.final, self.scale_inputs)
-        end = ends(self, spec, timestep).astype(jnp.float32)
-        row = rp.Transition(state.seen, state.action, timestep.reward, led_to, end)
+        seen = see(self, spec, timestep.observation)
+        led_to = see(self, spec, timestep.final)
+        end, over = ends(self, spec, timestep), timestep.terminated | timestep.truncated
+        row = rp.Transition(state.seen, state.action, timestep.reward, led_to, end.astype(jnp.float32), over.astype(jnp.float32))
         memory = rp.store(state.replay, row, step - 1)  # before the first step: the last row, overwritten before it can be drawn
         q = jax.vmap(state.q)(seen)
         chance = epsilon(self, spec, step)
@@ -56,8 +56,11 @@ class DQN(TemporalDifference):
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         def update():
-            batch = rp.sample(state.replay, step, jax.random.uniform(key, (self.batch,)))
-            target = td_target(batch.reward, batch.end, jax.vmap(state.q_target)(batch.next_state), self.gamma)
+            lots = jax.random.uniform(key, (self.batch,))
+            ahead = rp.look_ahead(state.replay, step, self.multi_step, self.gamma, lots)
+            batch, last = rp.at(state.replay, ahead.first), rp.at(state.replay, ahead.last)
+            chooser = jax.vmap(state.q)(last.next_state) if self.double else None
+            target = td_target(ahead.reward, last.end, jax.vmap(state.q_target)(last.next_state), ahead.discount, chooser)
             adam = optimiser(rate(self, spec, step), self.clip)
             return descend(adam, self.loss, state.q, state.optimiser, batch, target)
 
@@ -66,11 +69,11 @@ class DQN(TemporalDifference):
         return state._replace(q=q, q_target=q_target, optimiser=optimiser_state), {"td_loss": loss}
 
     def loss(self, q: MLP, batch: rp.Transition, target: Float[Array, "B"]) -> Float[Array, ""]:
-        """The mean squared TD error."""
+        """Of the TD errors."""
         values = jax.vmap(q)(batch.state)
         taken = jnp.take_along_axis(values, batch.action[:, None], axis=-1)[:, 0]
-        return jnp.mean((target - taken) ** 2)
+        return td_loss(target, taken, self.huber)
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
-        q = jax.vmap(state.q)(encode(spec, observation, self.scale_inputs))
+        q = jax.vmap(state.q)(see(self, spec, observation))
         return state, jnp.argmax(q, axis=-1)

@@ -9,8 +9,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import replay as rp
-from engram.agents.shared import TemporalDifference, check_replay, due, ends, epsilon, every, explore, rate
-from engram.networks import Carried, Recurrent, applied, draw, encode, fresh, in_turn, lived, optimiser, width
+from engram.agents.shared import TemporalDifference, check_replay, due, ends, epsilon, every, explore, rate, see
+from engram.networks import Carried, Recurrent, applied, draw, fresh, in_turn, lived, optimiser, width
 from engram.options import Count, Range
 from engram.returns import td_target
 from engram.types import Metrics, Spec, TimeStep
@@ -79,7 +79,7 @@ class DRQN(TemporalDifference):
         )
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        seen = encode(spec, timestep.observation, self.scale_inputs)
+        seen = see(self, spec, timestep.observation)
         row = state.last._replace(reward=timestep.reward, end=ends(self, spec, timestep).astype(jnp.float32))
         replay = rp.store(state.replay, row, step - 1)  # before the first step: the last row, overwritten before it can be drawn
         first = timestep.terminated | timestep.truncated | (step == 0)
@@ -125,7 +125,7 @@ class DRQN(TemporalDifference):
         return jnp.sum(is_whole * (target - taken) ** 2) / jnp.maximum(jnp.sum(is_whole), 1)
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
-        seen = encode(spec, observation, self.scale_inputs)
+        seen = see(self, spec, observation)
         carried, q = now(state.q, lived(state.carried, first), seen)
         return state._replace(carried=carried), jnp.argmax(q, axis=-1)
 

@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int, Key
 
 from engram import episodic
 from engram import replay as rp
-from engram.agents.shared import Learning, check_neighbours, due, ends, epsilon, explore
+from engram.agents.shared import Learning, check_neighbours, due, ends, epsilon, explore, see
 from engram.episodic import Episodic, Experience, Happened, Mind
-from engram.networks import encode, lived, width
+from engram.networks import lived, width
 from engram.types import Spec, TimeStep
 
 
@@ -58,7 +58,7 @@ class MBEC(Episodic, Learning):
         return life._replace(mind=mind), {"reward_loss": loss, "trajectory_loss": mind.recall_loss}
 
     def play(self, life: Life, spec: Spec, observation, first, key: Key[Array, ""]):
-        state = encode(spec, observation, self.scale_inputs)
+        state = see(self, spec, observation)
         plan, q, _ = foresee(self, life.mind, spec, state, first)
         action = jnp.argmax(q, axis=-1)
         return life._replace(mind=life.mind._replace(tau=episodic.after(plan, action))), action
@@ -68,17 +68,18 @@ def born(options, spec: Spec, key: Key[Array, ""]) -> Life:
     """The beginning of a life, with nothing remembered."""
     mind = episodic.init(options, spec, width(spec), options.clip, key)
     seen, nothing, action = jnp.zeros((spec.envs, width(spec))), jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32)
-    row = Experience(rp.Transition(seen, action, nothing, seen, nothing), mind.before, mind.tau)
+    row = Experience(rp.Transition(seen, action, nothing, seen, nothing, nothing), mind.before, mind.tau)
     return Life(mind, rp.empty(row, options.replay, spec.iterations), seen, action)
 
 
 def take_in(options, life: Life, spec: Spec, timestep: TimeStep, step: Int[Array, ""]) -> tuple[Life, Happened]:
     """Stores what followed the last action."""
-    seen = encode(spec, timestep.observation, options.scale_inputs)
-    led_to = encode(spec, timestep.final, options.scale_inputs)
+    seen = see(options, spec, timestep.observation)
+    led_to = see(options, spec, timestep.final)
     end = ends(options, spec, timestep)
     happened = Happened(seen, timestep.reward, timestep.terminated | timestep.truncated, end)
-    transition = rp.Transition(life.seen, life.action, timestep.reward, led_to, end.astype(jnp.float32))
+    ended = end.astype(jnp.float32), happened.done.astype(jnp.float32)
+    transition = rp.Transition(life.seen, life.action, timestep.reward, led_to, *ended)
     row = Experience(transition, life.mind.before, life.mind.tau)
     # Before the first step this fills the last row, which is overwritten before it can be drawn.
     return life._replace(replay=rp.store(life.replay, row, step - 1)), happened

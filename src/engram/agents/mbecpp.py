@@ -9,13 +9,14 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import episodic, models
+from engram import memory as mem
 from engram import replay as rp
 from engram.agents.mbec import Life, born, foresee, take_in
-from engram.agents.shared import TemporalDifference, check_neighbours, due, epsilon, every, explore, rate
-from engram.episodic import Episodic, Experience
-from engram.networks import MLP, descend, draw, encode, optimiser, width
-from engram.options import Count, Probability
-from engram.returns import td_target
+from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, every, explore, rate, see
+from engram.episodic import Episodic, Experience, Mind
+from engram.networks import MLP, descend, draw, optimiser, width
+from engram.options import Count, Probability, Share
+from engram.returns import td_loss, td_target
 from engram.types import Spec, TimeStep
 
 
@@ -44,7 +45,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MBECpp(Episodic, TemporalDifference):
+class MBECpp(Episodic, Bootstrapping):
     """Model-based episodic control joined to a DQN by a learned weight."""
 
     hidden: Count = 128
@@ -53,6 +54,12 @@ class MBECpp(Episodic, TemporalDifference):
     """width of f_beta's hidden layer"""
     observed_reward: bool = False
     """while learning, the value of the action taken starts from the reward observed instead of the one predicted"""
+    initial_beta: Share = 0.5
+    """about the weight of the episodic value at the beginning"""
+    centred: bool = False
+    """whether the memory's values count from their mean on: it then says what is better than usual, and the Q-network keeps the level"""
+    p_read_learning: Probability | None = None
+    """probability of the average rule in TD targets; that of decisions, p_read, where not given"""
     fixed_beta: Probability | None = None
     """the weight of the episodic value; learnt from the trajectory where not given"""
 
@@ -78,7 +85,8 @@ class MBECpp(Episodic, TemporalDifference):
         life, happened = take_in(self, state.life, spec, timestep, step)
         mind, tau, plan, q_mbec = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
         beta = self.beta(state.semantic, tau.h)
-        q_episodic, q_semantic = beta[:, None] * q_mbec, jax.vmap(state.semantic.q)(happened.state)
+        q_episodic = beta[:, None] * (q_mbec - self.level(life.mind))
+        q_semantic = jax.vmap(state.semantic.q)(happened.state)
         q = q_episodic + q_semantic  # Eq. 7
         chance = epsilon(self, spec, step)
         action = explore(q, chance, lots[1 + spec.envs :].reshape(2, -1))
@@ -99,8 +107,10 @@ class MBECpp(Episodic, TemporalDifference):
 
         def update():
             lots = jax.random.uniform(key, (1 + self.batch,))
-            experience = rp.sample(replay, step, lots[1:])
-            batch = self.evaluate(state, spec, experience, episodic.is_optimistic(self, lots[0]))
+            ahead = rp.look_ahead(replay.transition, step, self.multi_step, self.gamma, lots[1:])
+            experience = rp.at(replay, ahead.first)
+            p_read = self.p_read if self.p_read_learning is None else self.p_read_learning
+            batch = self.evaluate(state, spec, experience, rp.at(replay, ahead.last), ahead, lots[0] >= p_read)
             adam = optimiser(rate(self, spec, step), self.clip)
             learnt = descend(adam, self.loss, state.semantic, state.optimiser, batch)
             return learnt, episodic.train_reward(mind, self, spec, experience, self.clip)
@@ -115,42 +125,55 @@ class MBECpp(Episodic, TemporalDifference):
         metrics = {"td_loss": td_loss, "reward_loss": rewards[2], "trajectory_loss": mind.recall_loss}
         return State(state.life._replace(mind=mind), semantic, target, optimiser_state), metrics
 
-    def evaluate(self, state: State, spec: Spec, experience: Experience, optimistic: Bool[Array, ""]) -> Batch:
-        """Q_MBEC of the actions taken, and the TD targets, by one search of the memory (Eq. 6 to 8)."""
-        mind = state.life.mind
-        s, a, r, s_next, end = experience.transition
+    def evaluate(
+        self, state: State, spec: Spec, experience: Experience, last: Experience, ahead: rp.Ahead, optimistic: Bool[Array, ""]
+    ) -> Batch:
+        """Q_MBEC of the actions taken, and the TD targets, by one search of the memory (Eq. 6 to 8). `last` is the last of the steps
+        whose rewards a target gathers."""
+        mind, level = state.life.mind, self.level(state.life.mind)
+        s, a, r = experience.transition[:3]
+        s_next, end = last.transition.next_state, last.transition.end
         pair = models.pairs(s, a, spec.actions)
         reached = jax.vmap(mind.trajectory)(experience.before, pair)
-        plan = episodic.imagine(mind, self, s_next, experience.after, spec.actions)
+        plan = episodic.imagine(mind, self, s_next, last.after, spec.actions)
         keys = episodic.keys(mind, jnp.concatenate([reached.h, plan.tau.h.reshape(-1, self.trajectory)]))
         values = episodic.read(mind, self, episodic.recall(mind, self, keys), optimistic)
         reward = r if self.observed_reward else episodic.reward(mind, self, pair, experience.before.h)
-        q_next = plan.reward + self.gamma * values[self.batch :].reshape(plan.reward.shape)
-        q_next = q_next * self.beta(state.target, experience.after.h)[:, None] + jax.vmap(state.target.q)(s_next)
+        q_mbec = plan.reward + self.gamma * values[self.batch :].reshape(plan.reward.shape) - level
+
+        def joint(semantic):
+            return q_mbec * self.beta(semantic, last.after.h)[:, None] + jax.vmap(semantic.q)(s_next)
+
+        chooser = joint(state.semantic) if self.double else None
         return Batch(
             state=s,
             action=a,
             tau=experience.before.h,
-            q_episodic=reward + self.gamma * values[: self.batch],
-            target=td_target(r, end, q_next, self.gamma),
+            q_episodic=reward + self.gamma * values[: self.batch] - level,
+            target=td_target(ahead.reward, end, joint(state.target), ahead.discount, chooser),
         )
 
     def loss(self, semantic: Semantic, batch: Batch) -> Float[Array, ""]:
-        """The mean squared TD error of the joint value (Eq. 8)."""
+        """Of the joint value's TD errors (Eq. 8)."""
         q = jax.vmap(semantic.q)(batch.state)
         taken = jnp.take_along_axis(q, batch.action[:, None], axis=-1)[:, 0]
-        return jnp.mean((batch.target - self.beta(semantic, batch.tau) * batch.q_episodic - taken) ** 2)
+        return td_loss(batch.target, self.beta(semantic, batch.tau) * batch.q_episodic + taken, self.huber)
+
+    def level(self, mind: Mind) -> Float[Array, ""] | float:
+        """What the episodic value is counted from."""
+        return mem.mean(mind.memory) if self.centred else 0.0
 
     def beta(self, semantic: Semantic, tau: Float[Array, "B H"]) -> Float[Array, "B"]:
         """f_beta(tau), the weight of the episodic value."""
         if self.fixed_beta is not None:
             return jnp.full(tau.shape[0], self.fixed_beta)
-        return jax.nn.sigmoid(jax.vmap(semantic.consolidation)(tau)[:, 0])
+        shift = jnp.log(self.initial_beta / (1 - self.initial_beta))
+        return jax.nn.sigmoid(jax.vmap(semantic.consolidation)(tau)[:, 0] + shift)
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
-        seen = encode(spec, observation, self.scale_inputs)
+        seen = see(self, spec, observation)
         mind = state.life.mind
         plan, q_mbec, tau = foresee(self, mind, spec, seen, first)
-        q = self.beta(state.semantic, tau.h)[:, None] * q_mbec + jax.vmap(state.semantic.q)(seen)
+        q = self.beta(state.semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) + jax.vmap(state.semantic.q)(seen)
         action = jnp.argmax(q, axis=-1)
         return state._replace(life=state.life._replace(mind=mind._replace(tau=episodic.after(plan, action)))), action

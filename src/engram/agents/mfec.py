@@ -12,10 +12,10 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from engram import replay as rp
 from engram import tables as tb
 from engram import waiting as wt
-from engram.agents.shared import Exploring, check_neighbours, ends, epsilon, explore, to_judge
+from engram.agents.shared import Exploring, check_neighbours, ends, epsilon, explore, see, to_judge
 from engram.errors import EngramError
 from engram.memory import Memory
-from engram.networks import descend, encode, optimiser, width
+from engram.networks import descend, optimiser, width
 from engram.options import Count, Positive
 from engram.types import Spec, TimeStep
 from engram.vae import VAE, channels_first, key_of
@@ -137,7 +137,7 @@ class MFEC(Exploring):
         if state.encoder is not None:
             return jax.vmap(partial(key_of, state.encoder.vae))(pictures(spec, observation))
         projection = jnp.asarray(state.projection)
-        seen = encode(spec, observation, self.scale_inputs)
+        seen = see(self, spec, observation)
         # One at a time and in full precision, so that a state seen again, alone or among others, has the same key.
         return lax.map(lambda x: jnp.matmul(x, projection, precision="highest"), seen)
 

@@ -11,9 +11,9 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from engram import replay as rp
 from engram import tables as tb
 from engram import waiting as wt
-from engram.agents.shared import Learning, check_neighbours, check_replay, due, ends, epsilon, explore, rate, to_judge
+from engram.agents.shared import Learning, check_neighbours, check_replay, due, ends, epsilon, explore, rate, see, to_judge
 from engram.memory import Memory
-from engram.networks import MLP, clipped, draw, encode, optimiser, width
+from engram.networks import MLP, clipped, draw, optimiser, width
 from engram.options import Count, Positive, Probability
 from engram.types import Spec, TimeStep
 
@@ -104,7 +104,7 @@ class NEC(Learning):
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         envs, forget = spec.envs, tb.size(self.slots, spec)[1]
-        judged = encode(spec, to_judge(self, spec, timestep), self.scale_inputs)
+        judged = see(self, spec, to_judge(self, spec, timestep))
         seen, h = judged[:envs], jax.vmap(state.embedding)(judged)
         waiting = wt.accumulate(state.waiting, timestep.reward, self.gamma)
         ready = wt.oldest(waiting, tb.WRITES)
@@ -181,6 +181,6 @@ class NEC(Learning):
         return jnp.sum(batch.known * (batch.target - q) ** 2) / jnp.maximum(jnp.sum(batch.known), 1)
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
-        h = jax.vmap(state.embedding)(encode(spec, observation, self.scale_inputs))
+        h = jax.vmap(state.embedding)(see(self, spec, observation))
         near = tb.recall(state.tables, h, self.neighbours, self.delta)
         return state, jnp.argmax(tb.read_weighted(state.tables, near), axis=-1)

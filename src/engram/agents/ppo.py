@@ -9,9 +9,9 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import replay as rp
-from engram.agents.shared import Common, cut_ends, rate
+from engram.agents.shared import Common, cut_ends, rate, see
 from engram.errors import EngramError
-from engram.networks import MLP, Recurrent, descend, encode, fresh, in_turn, lived, optimiser, width
+from engram.networks import MLP, Recurrent, descend, fresh, in_turn, lived, optimiser, width
 from engram.options import Count, Positive, Probability, Range
 from engram.returns import advantages
 from engram.types import Spec, TimeStep
@@ -161,7 +161,7 @@ class PPO(Common):
             )
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        seen = encode(spec, timestep.observation, self.scale_inputs)
+        seen = see(self, spec, timestep.observation)
         done = timestep.terminated | timestep.truncated
         first = done | (step == 0)
         before = lived(state.carried, first)
@@ -172,7 +172,7 @@ class PPO(Common):
 
         reward = timestep.reward
         if not cut_ends(self, spec):
-            led_to = encode(spec, timestep.final, self.scale_inputs)
+            led_to = see(self, spec, timestep.final)
             _, _, still_to_come = run_once(state.networks, state.carried, led_to)
             reward += self.gamma * (timestep.truncated & ~timestep.terminated) * still_to_come
         row = Row(state.last, reward, done.astype(jnp.float32))
@@ -239,7 +239,7 @@ class PPO(Common):
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
         before = lived(state.carried, first)
-        carried, log_p, _ = run_once(state.networks, before, encode(spec, observation, self.scale_inputs))
+        carried, log_p, _ = run_once(state.networks, before, see(self, spec, observation))
         return state._replace(carried=carried), jnp.argmax(log_p, axis=-1)
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from engram.errors import EngramError
+from engram.networks import encode
 from engram.options import Count, Positive, Probability, check_all
 from engram.types import Spec, TimeStep
 
@@ -20,6 +21,8 @@ class Common:
     """discount of the future"""
     scale_inputs: bool = False
     """map observations from their bounds to [-1, 1]"""
+    stretch_inputs: bool = False
+    """multiply only the numbers of an observation that are bound to stay smaller than 1, so that their larger bound becomes 1"""
     time_limit_ends: bool | None = None
     """whether an episode cut by its time limit counts as ended; as the task says where not given"""
 
@@ -67,6 +70,23 @@ class TemporalDifference(Learning):
     """width of the Q-network's two hidden layers"""
     target_every: Count = 100
     """iterations between two copies of the networks to their targets"""
+
+
+@dataclass(frozen=True)
+class Bootstrapping(TemporalDifference):
+    """Options of agents whose TD targets come from single transitions in replay."""
+
+    multi_step: Count = 1
+    """n, rewards that a TD target gathers before it is estimated"""
+    double: bool = False
+    """whether the network chooses the next action and its target copy only values it (double Q-learning)"""
+    huber: bool = False
+    """whether errors greater than 1 count by their size, not by its square"""
+
+
+def see(options: Common, spec: Spec, observation: Float[Array, "E ..."]) -> Float[Array, "E S"]:
+    """Observations as the networks get them."""
+    return encode(spec, observation, options.scale_inputs, options.stretch_inputs)
 
 
 def cut_ends(options: Common, spec: Spec) -> bool:
