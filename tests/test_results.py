@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engram.agents import make
-from experiments import choosing, classic, solve, tuning
+from engram.experiments import choosing, classic, solve, tuning
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,4 +34,5 @@ def test_what_an_agents_page_says_of_cart_pole_is_what_the_files_say():
     assert (out / "README.md").read_text(encoding="utf-8") == solve.page(found)
     for name, result in found.items():
         assert solve.sentence(name, result) in (ROOT / solve.document(name)).read_text(encoding="utf-8")
-        assert result["options"] == asdict(make(name, solve.PRESET)), f"{name} was trained with another preset"
+        made = asdict(make(name, solve.PRESET))  # options that came later are not in the file
+        assert {option: made[option] for option in result["options"]} == result["options"], f"{name} was trained with another preset"

@@ -10,8 +10,8 @@ import pytest
 from engram import loop
 from engram.agents import make
 from engram.errors import EngramError
+from engram.experiments import choosing, running, tuning
 from engram.options import replace
-from experiments import choosing, running, tuning
 
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "results" / "tuning"

@@ -1,11 +1,13 @@
-"""The command line: train, resume, eval, list, show."""
+"""The command line: train, resume, eval, list, show, reproduce, report."""
 
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -32,6 +34,8 @@ USAGE = """\
   engram eval DIR           play the trained agents greedily
   engram list               agents, tasks and presets
   engram show AGENT         an agent's options, with defaults and meaning
+  engram reproduce [NAME]   the paper's figures, tables and claims, and what is missing of them
+  engram report             one page with all of them and their verdicts
 
 Each takes --help. For example:
 
@@ -81,6 +85,28 @@ class Eval:
     """cpu, gpu or tpu; the fastest there is where not given"""
 
 
+@dataclass(frozen=True)
+class Reproduce:
+    """How to reproduce."""
+
+    quick: bool = False
+    """a version of two minutes, in runs/quick, to see whether it works"""
+    minutes: float = 60.0
+    """stop, and save, after so many; the same command goes on"""
+    results: str = "results"
+    """where what was trained lies; nothing there is trained again"""
+    scratch: str = "runs/reproduce"
+    """where what is unfinished waits"""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What to report."""
+
+    results: str = "results"
+    """where what was trained lies"""
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: whatever the user can put right is one sentence and exit code 2."""
     complain = Console(stderr=True).print
@@ -103,6 +129,8 @@ def run(arguments: list[str]) -> None:
         "eval": evaluate,
         "list": list_all,
         "show": show,
+        "reproduce": reproduce,
+        "report": report,
     }
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
     if command in ("-h", "--help", "help"):
@@ -266,6 +294,42 @@ def evaluate(arguments: list[str]) -> None:
             frames, fps = record(policies[best], run.task, best)
             save_video(frames, options.video, fps)
             Console().print(f"One episode of seed {best}: {options.video}", highlight=False, soft_wrap=True)
+
+
+def reproduce(arguments: list[str]) -> None:
+    """Lists the paper's experiments, or runs what is missing of one, or of all."""
+    from engram.experiments import catalogue, reporting  # what only this needs
+
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    options = parse(Reproduce, arguments[name is not None :], Reproduce(), f"reproduce {name or '[NAME]'}")
+    results = Path("runs/quick") if options.quick else Path(options.results)
+    if name is None:
+        screen.claims(reporting.overview(results))
+        return
+    wanted = catalogue.EXPERIMENTS if name == "all" else {name: catalogue.experiment(name)}
+    until = time.monotonic() + 60 * options.minutes
+    for experiment in wanted.values():
+        if experiment.later:
+            Console().print(f"{experiment.name}: not yet, {experiment.later}.", highlight=False)
+            continue
+        experiment = experiment.quick() if options.quick else experiment
+        say = functools.partial(Console().print, f"{experiment.name}:", highlight=False, soft_wrap=True)
+        experiment.run(results, Path(options.scratch), (until - time.monotonic()) / 60, options.quick, say)
+        if experiment.draw is not None:
+            experiment.draw(experiment.found(results), results / "report" / f"{experiment.name}.png")
+        if not options.quick:
+            screen.claims([["", "", claim.says, verdict] for claim, (verdict, _) in experiment.verdicts(results).items()])
+
+
+def report(arguments: list[str]) -> None:
+    """Writes the page."""
+    from engram.experiments import reporting
+
+    _, rest = words(arguments, "report", 0)
+    options = parse(Report, rest, Report(), "report")
+    if not Path(options.results).is_dir():
+        raise EngramError(f"There is no folder {options.results}: run `engram reproduce NAME` first, or name one with --results.")
+    Console().print(f"Written: {reporting.write(Path(options.results))}, and README.md beside it", highlight=False, soft_wrap=True)
 
 
 def list_all(arguments: list[str]) -> None:

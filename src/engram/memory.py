@@ -82,7 +82,9 @@ def mean(memory: Memory) -> Float[Array, ""]:
     return jnp.sum(jnp.where(is_there, memory.values, 0.0)) / jnp.maximum(memory.filled, 1)
 
 
-def refine(memory: Memory, near: Neighbours, value: Float[Array, "Q"], rate: float, when: Bool[Array, "Q"] | bool = True) -> Memory:
+def refine(
+    memory: Memory, near: Neighbours, value: Float[Array, "Q"], rate: float | Float[Array, ""], when: Bool[Array, "Q"] | bool = True
+) -> Memory:
     """Moves the neighbours' values towards `value`, the nearer the faster, and inserts nothing (Eq. 2, and Eq. 4 with a fixed key set).
 
     Queries take their turn: two of them moving one slot at once would overshoot.

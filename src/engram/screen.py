@@ -113,6 +113,16 @@ def catalogue() -> None:
         Console().print(table, "")
 
 
+def claims(rows: list[list[str]]) -> None:
+    """Experiments, what the paper says, and whether it holds."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("experiment", "state", "the paper says", "verdict"):
+        table.add_column(column, no_wrap=column in ("experiment", "verdict"))
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
 def options(name: str) -> None:
     """An agent's options, with defaults and meaning, and what the presets change."""
     kind, screen = kind_of(name), Console()

@@ -29,7 +29,7 @@ class DQN(Bootstrapping):
     """Q-learning with a network, its target copy and experience replay."""
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
-        sizes = (width(spec), self.hidden, self.hidden, spec.actions)
+        sizes = (width(spec), *[self.hidden] * self.layers, spec.actions)
         q = draw(lambda key: MLP(sizes, key), key)
         seen, nothing = jnp.zeros((spec.envs, width(spec))), jnp.zeros(spec.envs)
         row = rp.Transition(seen, jnp.zeros(spec.envs, jnp.int32), nothing, seen, nothing, nothing)

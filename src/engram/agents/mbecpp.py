@@ -49,7 +49,7 @@ class MBECpp(Episodic, Bootstrapping):
     """Model-based episodic control joined to a DQN by a learned weight."""
 
     hidden: Count = 128
-    """width of the Q-network's two hidden layers"""
+    """width of the Q-network's hidden layers"""
     consolidation_hidden: Count = 16
     """width of f_beta's hidden layer"""
     observed_reward: bool = False
@@ -72,7 +72,7 @@ class MBECpp(Episodic, Bootstrapping):
 
         def build(key):
             return Semantic(
-                q=MLP((width(spec), self.hidden, self.hidden, spec.actions), key),
+                q=MLP((width(spec), *[self.hidden] * self.layers, spec.actions), key),
                 consolidation=MLP((self.trajectory, self.consolidation_hidden, 1), key),
             )
 

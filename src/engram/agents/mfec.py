@@ -141,9 +141,12 @@ class MFEC(Exploring):
         # One at a time and in full precision, so that a state seen again, alone or among others, has the same key.
         return lax.map(lambda x: jnp.matmul(x, projection, precision="highest"), seen)
 
+    def values(self, state: State, spec: Spec, observation: Float[Array, "E ..."]) -> Float[Array, "E A"]:
+        """What each action is held to be worth."""
+        return tb.read_mean(state.tables, tb.recall(state.tables, self.keys(state, spec, observation), self.neighbours))
+
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
-        near = tb.recall(state.tables, self.keys(state, spec, observation), self.neighbours)
-        return state, jnp.argmax(tb.read_mean(state.tables, near), axis=-1)
+        return state, jnp.argmax(self.values(state, spec, observation), axis=-1)
 
 
 def project(draws: Float[Array, "S D"]) -> Float[Array, "S min(S,D)"]:

@@ -67,7 +67,7 @@ class TemporalDifference(Learning):
     anneal: bool = False
     """whether this learning rate falls to 0 in a straight line over the run"""
     hidden: Count = 144
-    """width of the Q-network's two hidden layers"""
+    """width of the Q-network's hidden layers"""
     target_every: Count = 100
     """iterations between two copies of the networks to their targets"""
 
@@ -76,6 +76,8 @@ class TemporalDifference(Learning):
 class Bootstrapping(TemporalDifference):
     """Options of agents whose TD targets come from single transitions in replay."""
 
+    layers: Count = 2
+    """hidden layers of the Q-network"""
     multi_step: Count = 1
     """n, rewards that a TD target gathers before it is estimated"""
     double: bool = False

@@ -74,7 +74,8 @@ Options = Mapping[str, Sequence[float]] | None
 
 def may_differ(agent: Agent, name: str) -> bool:
     """Whether an option may differ between runs of one program: if it is a plain number, no shape, switch or None."""
-    return get_type_hints(type(agent)).get(name) is float
+    kind = get_type_hints(type(agent)).get(name)
+    return kind is float or (kind == float | None and getattr(agent, name) is not None)
 
 
 def checked(agent: Agent, options: Options, runs: int) -> dict[str, list[float]]:

@@ -1,6 +1,6 @@
 """Learning curves, drawn so that they print well and an agent has the same colour everywhere."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,52 @@ def grid(panels: Mapping[str, Mapping[str, Curves]], path: str | Path, columns: 
     _save(figure, path)
 
 
+def shares(panels: Mapping[str, Mapping[str, Sequence[float]]], steps: Mapping[str, int], path: str | Path, columns: int = 3) -> None:
+    """A panel a task: shares between 0 and 1 over its steps, as means over seeds."""
+    plain_curves(
+        {
+            task: {label: (np.linspace(0, steps[task], len(x) + 1)[1:], np.array([x])) for label, x in parts.items()}
+            for task, parts in panels.items()
+        },
+        path,
+        X_LABEL,
+        "share of decisions; weight",
+        columns,
+        limits=(0.0, 1.02),
+    )
+
+
+def plain_curves(
+    panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]],
+    path: str | Path,
+    x_label: str,
+    y_label: str,
+    columns: int = 3,
+    limits: tuple[float, float] | None = None,
+) -> None:
+    """Panels of lines that are no learning curves: of each label its x, and its y of every seed, of which mean and range are drawn."""
+    labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
+    columns = max(1, min(columns, len(panels)))
+    rows = max(1, -(-len(panels) // columns))
+    figure = Figure(figsize=(3.0 * columns + 0.4, 2.3 * rows + 0.75), dpi=DPI, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    palette, handles = colours(labels), {}
+    for place, (title, lines) in zip(axes, panels.items(), strict=False):
+        for label, (x, y) in lines.items():
+            place.fill_between(x, y.min(axis=0), y.max(axis=0), color=palette[label], alpha=0.15, linewidth=0)
+            (handles[label],) = place.plot(x, y.mean(axis=0), color=palette[label], linewidth=1.4)
+        _tidy(place)
+        place.set_title(title, loc="left", fontsize=9.5, fontweight="bold", color=INK)
+        if limits:
+            place.set_ylim(*limits)
+    for place in axes[len(panels) :]:
+        place.set_visible(False)
+    figure.supxlabel(x_label, fontsize=9, color=QUIET)
+    figure.supylabel(y_label, fontsize=9, color=QUIET)
+    _legend(figure, handles, loc="outside upper center", ncols=2 * columns)
+    _save(figure, path)
+
+
 def colours(labels: Iterable[str]) -> dict[str, str]:
     """A colour for each label: an agent's own, or the next that is free."""
     labels = list(labels)
@@ -86,6 +132,13 @@ def _panel(axes: Axes, curves: Mapping[str, Curves], palette: Mapping[str, str],
                 axes.plot(seed_steps, returns, color=colour, alpha=0.22, linewidth=0.6, zorder=above - 1.5)
         axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0, zorder=above - 1)
         (lines[label],) = axes.plot(steps, mean, color=colour, linewidth=2.0 if prominent else 1.4, zorder=above)
+    _tidy(axes)
+    longest = max((steps[-1] for seeds in curves.values() for steps, _ in seeds.values() if len(steps)), default=1)
+    axes.set_xlim(0, longest or 1)
+    return lines
+
+
+def _tidy(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#AAAAAA")
     axes.tick_params(colors=QUIET, labelsize=8, length=3, width=0.6)
@@ -94,9 +147,6 @@ def _panel(axes: Axes, curves: Mapping[str, Curves], palette: Mapping[str, str],
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.xaxis.set_major_formatter(FuncFormatter(_short))
-    longest = max((steps[-1] for seeds in curves.values() for steps, _ in seeds.values() if len(steps)), default=1)
-    axes.set_xlim(0, longest or 1)
-    return lines
 
 
 def _short(steps: float, _: int) -> str:

@@ -1,35 +1,31 @@
 """All agents on the nine noisy classic-control tasks and the three clean ones (Section 4.2, Figure 4 and the appendix's figure).
 
-    python -m experiments.classic run [--families cartpole ...] [--agents dqn ...] [--preset paper] [--seeds 10] [--out results/classic]
-    python -m experiments.classic report [--out results/classic]
+    python -m engram.experiments.classic run [--families cartpole ...] [--agents dqn ...] [--preset paper] [--out results/classic]
+    python -m engram.experiments.classic report [--out results/classic]
 
 `run` trains the four versions of a task together in one program and leaves, for each task and agent, a CSV of curves and a JSON with
 summary and protocol; what is there already is not repeated. `report` draws the figures and writes the tables from these files.
 """
 
-import csv
-import io
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from engram import loop
 from engram.agents import PRESETS, make
-from engram.records import replacing, write_json
+from engram.experiments.claims import Found, claims, difference
+from engram.experiments.running import FAMILIES, NOISES, NOISY, deadline, machines, main, markdown, normalised
 from engram.report.figures import grid
-from engram.report.statistics import interval, iqm, summary
+from engram.report.statistics import interval, iqm
 from engram.tasks import find
-from experiments.claims import Found, claims, difference
-from experiments.running import FAMILIES, NOISES, NOISY, curves, deadline, machines, main, markdown, normalised, protocol, train
 
 TASKS = [f"{family}{noise}" for family in FAMILIES for noise in ("", *(f"-{noise}" for noise in NOISES))]
 PRESET = {"random": "paper", "dqn": "tuned", "mfec": "tuned", "nec": "tuned", "drqn": "tuned", "ppo": "tuned"}
 PRESET |= {"mbec": "paper", "mbec++": "paper"}  # the paper names one setting for these
 AGENTS = tuple(PRESET)
 MEASURES = {"final": "final", "auc": "area"}
-BEGIN, END = "<!-- results: written by `python -m experiments.classic report` -->", "<!-- end of results -->"
+BEGIN, END = "<!-- results: written by `python -m engram.experiments.classic report` -->", "<!-- end of results -->"
 
 
 @dataclass(frozen=True)
@@ -60,21 +56,9 @@ class Run:
         tasks = [task for task in tasks if not (self.out / f"{task.name}-{name}.json").exists()]
         if not tasks:
             return
-        agent, seeds = make(name, self.preset or PRESET[name]), range(self.seeds)
-        runs = loop.every_seed(tasks, seeds)
-        scores, seconds = train(f"{family} {name}", agent, *runs, self.scratch, until)
-        for t, task in enumerate(tasks):
-            first = t * len(seeds)
-            found = curves(scores, first, seeds)
-            text = io.StringIO()
-            rows = [(seed, int(step), f"{value:.4g}") for seed in seeds for step, value in zip(*found[seed], strict=True)]
-            csv.writer(text, lineterminator="\n").writerows([("seed", "step", "return"), *rows])
-            with replacing(self.out / f"{task.name}-{name}.csv") as file:
-                file.write(text.getvalue().encode())
-            means = scores.metrics[:, first : first + len(seeds)].mean(axis=1)
-            metrics = {metric: [float(f"{x:.4g}") for x in means[:, i]] for i, metric in enumerate(scores.names)}
-            how = protocol(agent, task.steps, seeds, len(runs[0]), seconds)
-            write_json(self.out / f"{task.name}-{name}.json", summary(found) | {"task": task.name} | how | {"metrics": metrics})
+        agent = make(name, self.preset or PRESET[name])
+        lines = [Line(name, agent, task.name, self.out.name, self.steps, self.seeds) for task in tasks]
+        train_group(lines, self.out.parent, self.scratch, until)
 
 
 @dataclass(frozen=True)
@@ -118,7 +102,7 @@ def page(found: Found) -> str:
     return f"""\
 # Classic control, clean and noisy
 
-Written by `python -m experiments.classic report` from the files beside it; never by hand.
+Written by `python -m engram.experiments.classic report` from the files beside it; never by hand.
 
 Options: {presets(summaries)}. *Final*: un-noised return, mean of the last 10 training episodes. *Area*: the mean of that score over the
 whole run. Steps of a run: {", ".join(f"{family} {count}" for family, count in steps.items())}. One environment a run, no frame skipping:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from engram.experiments.running import FAMILIES, NOISES, NOISY
 from engram.report.statistics import interval, mean
-from experiments.running import FAMILIES, NOISES, NOISY
 
 Found = dict[str, dict[str, tuple[dict, dict]]]
 """task, then agent, to summary and curves"""

@@ -1,7 +1,7 @@
 """The baselines' options for noisy classic control, searched over the ranges that the paper names (appendix).
 
-    python -m experiments.tuning run [--agents dqn ...] [--families cartpole ...] [--only hidden=64 ...] [--out results/tuning]
-    python -m experiments.tuning report [--out results/tuning]
+    python -m engram.experiments.tuning run [--agents dqn ...] [--families cartpole ...] [--only hidden=64 ...] [--out results/tuning]
+    python -m engram.experiments.tuning report [--out results/tuning]
 
 One program trains the three noisy versions of a task with every seed and every value of the options that are real numbers; options that
 give shapes are programs of their own, each with a file of its own, so that several processes can share the work by `--only`. What is
@@ -19,11 +19,11 @@ from typing import Any
 from engram import loop
 from engram.agents import PRESETS, make
 from engram.errors import EngramError, nearest_names
+from engram.experiments.choosing import Setting, chosen, page
+from engram.experiments.running import FAMILIES, NOISES, curves, deadline, main, protocol, train
 from engram.records import strict, write_json
 from engram.report.statistics import summary
 from engram.tasks import find
-from experiments.choosing import Setting, chosen, page
-from experiments.running import FAMILIES, NOISES, curves, deadline, main, protocol, train
 
 Grid = Mapping[str, Sequence[float]]
 
@@ -111,7 +111,7 @@ class Report:
     def __call__(self) -> None:
         files, random = list(load(self.out).values()), random_areas(self.classic)
         if not files:
-            raise EngramError(f"{self.out} holds no search yet: begin with `python -m experiments.tuning run`.")
+            raise EngramError(f"{self.out} holds no search yet: begin with `python -m engram.experiments.tuning run`.")
         (self.out / "README.md").write_text(page(files, candidates(), random))
         write_json(self.out / "chosen.json", chosen(files, candidates(), random))
         print(page(files, candidates(), random))

@@ -1,7 +1,7 @@
 """Does each agent solve clean Cart Pole? With the preset `cartpole`, at least eight of ten seeds should end at 195 of 200 or more.
 
-    python -m experiments.solve run [--agents ppo ...] [--out results/solved]
-    python -m experiments.solve report [--out results/solved]
+    python -m engram.experiments.solve run [--agents ppo ...] [--out results/solved]
+    python -m engram.experiments.solve report [--out results/solved]
 
 `run` leaves a JSON an agent; what is there already is not repeated. `report` writes the table, and the sentence on each agent's page.
 """
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engram.agents import make
+from engram.experiments.running import curves, deadline, machines, main, markdown, protocol, train
 from engram.records import write_json
 from engram.report.statistics import summary
 from engram.tasks import find
-from experiments.running import curves, deadline, machines, main, markdown, protocol, train
 
 PRESET, TASK, SOLVED = "cartpole", "cartpole", 195
 STEPS = {"mbec++": 20_000, "dqn": 20_000, "mfec": 40_000, "nec": 60_000, "drqn": 30_000, "ppo": 30_000}
-BEGIN, END = "<!-- solved: written by `python -m experiments.solve report` -->", "<!-- end of solved -->"
+BEGIN, END = "<!-- solved: written by `python -m engram.experiments.solve report` -->", "<!-- end of solved -->"
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def page(found: dict[str, dict]) -> str:
     return f"""\
 # Clean Cart Pole, solved
 
-Written by `python -m experiments.solve report` from the files beside it; never by hand.
+Written by `python -m engram.experiments.solve report` from the files beside it; never by hand.
 
 Each agent with the preset `{PRESET}` on CartPole-v1 cut at 200 steps. A seed counts as solved where its final score, the mean return of the
 last 10 training episodes, is at least {SOLVED}. The presets were chosen on other seeds. One environment a run; agent steps are environment

@@ -1,15 +1,15 @@
 """Which of the settings that a search has tried is best, and the page that shows it."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from experiments.running import FAMILIES, NOISES, machines, markdown, normalised
+from engram.experiments.running import FAMILIES, NOISES, machines, markdown, normalised
 
 TASKS = tuple(f"{family}-{noise}" for family in FAMILIES for noise in NOISES)
 
-Setting = dict[str, float]
+Setting = dict[str, Any]
 Candidates = Mapping[str, Sequence[Setting]]
 """of each agent the settings that can be chosen, in the order of the tables"""
 
@@ -87,7 +87,7 @@ def page(files: Sequence[dict], candidates: Candidates, random: Mapping[str, flo
     return f"""\
 # The baselines' options
 
-Written by `python -m experiments.tuning report` from the files beside it; never by hand.
+Written by `python -m engram.experiments.tuning report` from the files beside it; never by hand.
 
 Each baseline is trained with the settings of its grid on the nine noisy tasks, with seeds {", ".join(map(str, seeds))}, which the
 [reported results](../classic/README.md) do not use. Other options are the defaults. Steps of a run:

@@ -1,0 +1,61 @@
+"""All that the paper shows, in its order; what cannot be run yet says why."""
+
+from engram.errors import EngramError, nearest_names
+from engram.experiments.control import ABLATIONS, CONSOLIDATION, CONTRIBUTIONS, NOISY_TASKS
+from engram.experiments.convergence import CONVERGENCE
+from engram.experiments.experiment import Claim, Experiment
+from engram.experiments.mathematics import MATHEMATICS
+from engram.experiments.parameters import PARAMETERS
+
+
+def planned(name: str, paper: str, later: str, *says: tuple[int, str]) -> Experiment:
+    """Something that cannot be run yet."""
+    return Experiment(name, paper, tuple(Claim(number, words, lambda found: (), "") for number, words in says), later=later)
+
+
+EXPERIMENTS = {
+    experiment.name: experiment
+    for experiment in (
+        planned(
+            "maze",
+            "Figures 2 and 3, and the appendix's maze figures",
+            "the mazes are not there yet",
+            (1, "As noise grows MFEC fails, DQN ends worse than random, MBEC stays much better than both."),
+            (2, "With traps MBEC is best in reward and completed episodes."),
+            (3, "In dynamic mazes the TR loss is 5 to 10% better than the TP loss, and an untrained model poor."),
+            (10, "Of all p_read, 0.7 is the most stable and the fastest (5x5 maze)."),
+        ),
+        NOISY_TASKS,
+        CONTRIBUTIONS,
+        CONVERGENCE,
+        planned(
+            "trajectory-space",
+            "Figure 5 and the appendix's: trajectories in two dimensions",
+            "its drawing and its measure are not there yet",
+            (8, "TR representations keep the trace of noisy trajectories; random ones collapse, TP ones shatter."),
+        ),
+        ABLATIONS,
+        CONSOLIDATION,
+        PARAMETERS,
+        MATHEMATICS,
+        planned(
+            "atari",
+            "Tables 1 and 2, learning curves, and River Raid's ablation",
+            "Atari is not there yet",
+            (9, "On River Raid dynamic consolidation reaches nearly 7,000, the best fixed weight less than 3,000."),
+            (11, "MBEC++ is the best of its table in about half of the games."),
+        ),
+        planned(
+            "navigation",
+            "Figure 7: 3D navigation with 3 and 5 objects",
+            "the 3D task is not there yet",
+            (12, "MBEC++ learns best; DRQN fails; DQN and PPO are much slower."),
+        ),
+    )
+}
+
+
+def experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise EngramError(f"The paper has no experiment {name!r} here.{nearest_names(name, EXPERIMENTS)}")
+    return EXPERIMENTS[name]

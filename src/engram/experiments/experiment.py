@@ -1,0 +1,94 @@
+"""What an experiment is: lines to be trained or numbers to be computed, the paper's claims about them, and a picture."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engram.experiments.lines import Line, Results, groups, load, load_all, train_group
+from engram.experiments.running import deadline
+from engram.experiments.verdicts import MISSING, Test, verdict
+from engram.provenance import describe_machine
+from engram.records import write_json
+
+
+class Found(NamedTuple):
+    """All that is known: what lines came to, or what was computed."""
+
+    lines: Results
+    numbers: dict[str, Any]
+
+    def per_seed(self, task: str, label: str, measure: str = "auc"):
+        return self.lines[task, label].per_seed(measure)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Something the paper says, and the comparisons that decide it."""
+
+    number: int
+    """of our list of its claims"""
+    says: str
+    tests: Callable[[Found], Sequence[Test]]
+    how: str
+    """what is compared, in words"""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One figure, table or analysis of the paper."""
+
+    name: str
+    paper: str
+    """where it stands there"""
+    claims: tuple[Claim, ...] = ()
+    lines: tuple[Line, ...] = ()
+    quick_lines: tuple[Line, ...] = ()
+    """those that a quick version has; all where not given"""
+    compute: Callable[[bool], dict[str, Any]] | None = None
+    """gives numbers; told whether it must be quick"""
+    draw: Callable[[Found, Path], None] | None = None
+    later: str = ""
+    """what is missing before it can be run at all"""
+
+    def quick(self) -> "Experiment":
+        small = tuple(line.quick() for line in self.quick_lines or self.lines)
+        return replace(self, lines=small, quick_lines=())
+
+    def file(self, results: Path) -> Path:
+        """Where computed numbers lie."""
+        return results / "analyses" / f"{self.name}.json"
+
+    def missing(self, results: Path) -> list[Line]:
+        return [line for line in self.lines if load(line, results) is None]
+
+    def is_done(self, results: Path) -> bool:
+        return not self.later and not self.missing(results) and (self.compute is None or self.file(results).exists())
+
+    def found(self, results: Path) -> Found:
+        file = self.file(results)
+        return Found(load_all(self.lines, results), json.loads(file.read_text()) if self.compute and file.exists() else {})
+
+    def verdicts(self, results: Path) -> dict[Claim, tuple[str, Sequence[Test]]]:
+        """Of every claim; unknown where something is missing."""
+        if not self.is_done(results):
+            return dict.fromkeys(self.claims, (MISSING, ()))
+        found = self.found(results)
+        tests = {claim: claim.tests(found) for claim in self.claims}
+        return {claim: (verdict(tests[claim]), tests[claim]) for claim in self.claims}
+
+    def run(self, results: Path, scratch: Path, minutes: float, quick: bool, say: Callable[[str], Any]) -> None:
+        """Trains and computes what is missing. When the time is over it stops; run again, it goes on."""
+        until = deadline(minutes)
+        for group in groups(self.missing(results)):
+            say(f"{len(group)} lines, {sum(line.seeds for line in group)} runs in one program: {', '.join(line.label for line in group)}")
+            seconds = train_group(group, results, scratch, until)
+            say(f"done in {seconds:.0f} s")
+        if self.compute is not None and not self.file(results).exists():
+            began = time.monotonic()
+            numbers = self.compute(quick)
+            seconds = time.monotonic() - began
+            write_json(self.file(results), numbers | {"seconds": seconds} | describe_machine())
+            say(f"computed in {seconds:.0f} s")
