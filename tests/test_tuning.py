@@ -9,7 +9,7 @@ import pytest
 
 from engram import loop
 from engram.agents import make
-from engram.errors import EngramError
+from engram.errors import EngramError, Interrupted
 from engram.experiments import choosing, running, tuning
 from engram.options import replace
 
@@ -142,9 +142,9 @@ def test_a_search_that_was_stopped_goes_on_and_repeats_nothing(small, tmp_path, 
     whole = search(tmp_path / "whole", ("hidden=4",))["cartpole-dqn-hidden=4.json"]
     with monkeypatch.context() as patch:
         stop_soon(patch)
-        with pytest.raises(SystemExit, match=r"stopped at step .*; the same command goes on"):
+        with pytest.raises(Interrupted, match=r"stopped at step .*; the same command goes on"):
             search(tmp_path, ("hidden=4",), minutes=0.5)
-        with pytest.raises(SystemExit, match="No time left to begin"):
+        with pytest.raises(Interrupted, match="No time left to begin"):
             search(tmp_path, ("hidden=4",), minutes=0)
     assert not (tmp_path / "out").exists()
     (found,) = search(tmp_path, ("hidden=4",)).values()

@@ -9,7 +9,7 @@ class EngramError(Exception):
 
 
 class Interrupted(EngramError):
-    """Ctrl-C, after everything was saved."""
+    """Ctrl-C, or no time left, after everything was saved."""
 
 
 def nearest_names(word: str, names: Iterable[str]) -> str:

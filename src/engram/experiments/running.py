@@ -12,7 +12,7 @@ import tyro
 
 from engram import loop
 from engram.agents import name_of
-from engram.errors import EngramError
+from engram.errors import EngramError, Interrupted
 from engram.provenance import describe_machine
 from engram.records import Curves, RunFolder
 from engram.scores import Scores
@@ -60,7 +60,7 @@ def train(
     what = repr((agent, [task.name for task in tasks], list(seeds), steps, options))
     folder = RunFolder(scratch / f"{label.replace(' ', '-')}-{zlib.crc32(what.encode()):08x}", {})
     if time.monotonic() > until:
-        raise SystemExit(f"No time left to begin {label}; the same command goes on.")
+        raise Interrupted(f"No time left to begin {label}; the same command goes on.")
     before, began = 0.0, time.monotonic()
     if folder.checkpoint.exists():
         (tree, saved), meta = folder.restore((driver.template(), scores.tree()))
@@ -80,7 +80,7 @@ def train(
         if time.monotonic() > until and driver.iteration < steps:
             tree, notes = driver.save()
             folder.save((tree, scores.tree()), {"notes": notes, "seconds": seconds})
-            raise SystemExit(f"{label} stopped at step {driver.iteration:,}; the same command goes on.")
+            raise Interrupted(f"{label} stopped at step {driver.iteration:,}; the same command goes on.")
     driver.close()
     folder.checkpoint.unlink(missing_ok=True)
     seconds = before + time.monotonic() - began

@@ -1,0 +1,224 @@
+"""Experiments: lines share programs, what is there is not trained again, verdicts follow from numbers, and every quick version runs."""
+
+import json
+from dataclasses import asdict, replace
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engram.agents import make
+from engram.cli import main
+from engram.errors import EngramError
+from engram.experiments import catalogue, lines, reporting, verdicts
+from engram.experiments.experiment import Claim, Experiment
+from engram.experiments.lines import Line
+from engram.experiments.verdicts import FAILS, HOLDS, MISSING, UNDECIDED, compare, holm, verdict
+
+ROOT = Path(__file__).parent.parent
+SMALL = make("dqn", "debug")
+
+
+def line(label="small", agent=SMALL, task="cartpole", **more):
+    return Line(label, agent, task, "lines", **{"steps": 120, "seeds": 2} | more)
+
+
+# Lines
+
+
+def test_lines_share_a_program_unless_their_shapes_differ():
+    faster, wider = replace(SMALL, learning_rate=0.1, gamma=0.5), replace(SMALL, hidden=17)
+    noisy = line("noisy", task="cartpole-gaussian")
+    assert lines.groups([line(), line("faster", faster), noisy]) == [[line(), line("faster", faster), noisy]]
+    assert len(lines.groups([line(), line("wider", wider), line("car", task="mountaincar"), line("long", steps=121)])) == 4
+    weights = [line(f"{beta}", make("mbec++", "debug", fixed_beta=beta)) for beta in (0.0, 0.5)]
+    assert lines.groups([*weights, line("dynamic", make("mbec++", "debug"))]) == [weights, [line("dynamic", make("mbec++", "debug"))]]
+
+
+def test_what_runs_differ_in_is_told_to_each_of_its_seeds():
+    agent, options = lines.common([SMALL, replace(SMALL, gamma=0.5)], [2, 1])
+    assert agent == SMALL
+    assert options == {"gamma": [0.99, 0.99, 0.5]}
+    assert lines.common([SMALL, SMALL], [2, 1]) == (SMALL, None)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two lines in one program, and the second of them alone."""
+    together, alone = tmp_path_factory.mktemp("together"), tmp_path_factory.mktemp("alone")
+    pair = [line(), line("discounted", replace(SMALL, gamma=0.5), task="cartpole-gaussian")]
+    lines.train_group(pair, together, together / "scratch", np.inf)
+    lines.train_group(pair[1:], alone, alone / "scratch", np.inf)
+    return pair, together, alone
+
+
+def test_a_line_among_others_comes_to_what_it_comes_to_alone(trained):
+    (first, second), together, alone = trained
+    found, same = lines.load(second, together), lines.load(second, alone)
+    assert found.summary["final"] == same.summary["final"]
+    np.testing.assert_array_equal(found.curves[1], same.curves[1])
+    assert found.summary["options"] == asdict(second.agent)
+    assert (found.summary["task"], found.summary["runs_in_one_program"]) == ("cartpole-gaussian", 4)
+    assert lines.load(first, alone) is None
+    assert set(lines.load_all(trained[0], together)) == {("cartpole", "small"), ("cartpole-gaussian", "discounted")}
+
+
+def test_what_is_there_must_be_what_is_declared(trained):
+    (first, _), together, _ = trained
+    for other, words in (
+        (line(agent=replace(SMALL, learning_rate=0.1)), "learning_rate 0.0005"),
+        (line(seeds=3), "dqn cartpole 120 2"),
+        (line(agent=make("random")), "dqn cartpole 120 2"),
+    ):
+        with pytest.raises(EngramError, match=words):
+            lines.load(other, together)
+    file = first.file(together)
+    text = file.read_text()
+    file.write_text(text[:50])
+    with pytest.raises(EngramError, match="cannot be read"):
+        lines.load(first, together)
+    file.write_text(text)
+
+
+def test_all_that_is_published_is_what_is_declared():
+    for experiment in catalogue.EXPERIMENTS.values():
+        experiment.missing(ROOT / "results")  # raises if a file is of something else
+
+
+# Verdicts
+
+
+def test_a_comparison_by_hand():
+    """Of eight sign flips of (1, 2, 4) only the one that changes nothing has so great a mean."""
+    test = compare("a − b", [2.0, 4.0, 8.0], [1.0, 2.0, 4.0])
+    assert (test.middle, test.for_it, test.against) == (pytest.approx(7 / 3), pytest.approx(1 / 8), 1.0)
+    assert test.low >= 1
+    assert test.high <= 4
+    assert compare("all alike", [1.0, 2.0], [1.0, 2.0])[-2:] == (1.0, 1.0)
+
+
+def test_holm_by_hand():
+    # sorted: 0.01 x 3, 0.02 x 2, and 0.03, which must not be smaller than the one before
+    assert holm([0.03, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+@settings(max_examples=50)
+@given(values=st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_holm_rejects_what_its_steps_reject(values):
+    """Down from the smallest: each is compared with alpha over the number of those left, until one fails."""
+    rejected = set()
+    for rank, i in enumerate(np.argsort(values, kind="stable")):
+        if values[i] * (len(values) - rank) >= verdicts.ALPHA:
+            break
+        rejected.add(i)
+    assert {i for i, p in enumerate(holm(values)) if p < verdicts.ALPHA} == rejected
+
+
+def test_a_verdict_needs_all_to_hold_and_one_to_fail():
+    seeds = np.arange(10.0)
+    better, worse, alike = seeds + 1, seeds - 1, seeds + np.tile([1, -1], 5)
+    known = {"up": compare("", better, seeds), "down": compare("", worse, seeds), "even": compare("", alike, seeds)}
+    expected = {"up": HOLDS, "down": FAILS, "even": UNDECIDED}
+    for a, b in product(known, known):
+        both = FAILS if "down" in (a, b) else UNDECIDED if "even" in (a, b) else HOLDS
+        assert verdict([known[a], known[b]]) == both
+        assert verdict([known[a]]) == expected[a]
+    assert verdict([]) == MISSING
+
+
+def test_a_number_without_chance_holds_or_does_not():
+    assert verdict([verdicts.exactly("", 43.0, 43.0)]) == HOLDS
+    assert verdict([verdicts.exactly("", 43.0, 43.0), verdicts.exactly("", 22.0, 43.0)]) == FAILS
+
+
+# Experiments
+
+
+def test_a_claim_is_judged_once_all_is_there_and_what_is_there_is_kept(trained, tmp_path):
+    pair, together, _ = trained
+    claim = Claim(1, "It is there.", lambda found: [compare("", found.per_seed("cartpole", "small"), -1.0)], "it less -1")
+    experiment = Experiment("some", "nowhere", (claim,), tuple(pair))
+    assert experiment.verdicts(tmp_path)[claim] == (MISSING, ())
+    assert len(experiment.missing(tmp_path)) == 2
+    assert not experiment.missing(together)
+    files = {file: file.stat().st_mtime_ns for file in together.rglob("*.json")}
+    experiment.run(together, together / "scratch", 0.0, False, lambda words: pytest.fail("there is nothing to do"))
+    assert {file: file.stat().st_mtime_ns for file in together.rglob("*.json")} == files
+    # two seeds, both above -1: one flip of four is as great
+    assert experiment.verdicts(together)[claim][0] == UNDECIDED
+
+
+def test_without_time_nothing_is_begun_and_the_way_on_is_told(tmp_path):
+    experiment = Experiment("some", "nowhere", lines=(line(),))
+    with pytest.raises(EngramError, match="the same command goes on"):
+        experiment.run(tmp_path, tmp_path / "scratch", -1.0, False, print)
+
+
+@pytest.mark.parametrize("name", [name for name, one in catalogue.EXPERIMENTS.items() if not one.later])
+def test_every_experiment_has_a_quick_version_that_runs(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["reproduce", name, "--quick"])
+    experiment = catalogue.EXPERIMENTS[name].quick()
+    results = tmp_path / "runs" / "quick"
+    assert experiment.is_done(results)
+    if experiment.draw is not None:
+        assert (results / "report" / f"{name}.png").stat().st_size > 5_000
+    capsys.readouterr()
+    main(["reproduce", name, "--quick"])
+    assert "done in" not in capsys.readouterr().out  # nor computed again
+
+
+def test_the_list_names_every_experiment_and_claim(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    main(["reproduce"])
+    listed = " ".join(capsys.readouterr().out.split())
+    for name, experiment in catalogue.EXPERIMENTS.items():
+        assert name in listed
+        assert experiment.claims
+    with pytest.raises(SystemExit):
+        main(["reproduce", "noisy-contrl"])
+    assert "Did you mean noisy-control" in capsys.readouterr().err
+
+
+# The report
+
+
+def test_the_report_is_that_of_the_files():
+    results = ROOT / "results"
+    blocks = reporting.page(results)
+    assert (results / "report" / "README.md").read_text(encoding="utf-8") == reporting.to_markdown(blocks, results / "report")
+    page = (results / "report" / "report.html").read_text(encoding="utf-8")
+    assert page == reporting.to_html(blocks, reporting.TITLE)
+    assert 'src="http' not in page  # it needs no network
+
+
+def test_a_page_is_the_same_in_both_languages(tmp_path):
+    picture = tmp_path / "one.png"
+    picture.write_bytes(b"picture")
+    from engram.report.page import Heading, Picture, Table, Text, to_html, to_markdown
+
+    blocks = [Heading("A & B", 1), Text("*so* `it` is"), Table(["x"], [["1 < 2"]], folded="more"), Picture(picture, "a picture")]
+    assert to_markdown(blocks, tmp_path) == (
+        "# A & B\n\n*so* `it` is\n\n<details><summary>more</summary>\n\n| x |\n|---|\n| 1 < 2 |\n\n</details>\n\n![a picture](one.png)\n"
+    )
+    page = to_html(blocks, "A & B")
+    for part in (
+        "<h1>A &amp; B</h1>",
+        "<em>so</em> <code>it</code> is",
+        "<td>1 &lt; 2</td>",
+        "<summary>more</summary>",
+        "base64,cGljdHVyZQ==",
+    ):
+        assert part in page
+
+
+def test_published_numbers_name_their_machine_and_commit():
+    for file in sorted((ROOT / "results" / "analyses").glob("*.json")):
+        told = json.loads(file.read_text())
+        assert told["commit"]
+        assert told["device"]
