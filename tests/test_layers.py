@@ -63,6 +63,7 @@ LAYERS = [
     "experiments.convergence",
     "experiments.mathematics",
     "experiments.parameters",
+    "experiments.space",
     "experiments.catalogue",
     "experiments.reporting",
     "experiments",

@@ -6,6 +6,7 @@ from engram.experiments.convergence import CONVERGENCE
 from engram.experiments.experiment import Claim, Experiment
 from engram.experiments.mathematics import MATHEMATICS
 from engram.experiments.parameters import PARAMETERS
+from engram.experiments.space import SPACE
 
 
 def planned(name: str, paper: str, later: str, *says: tuple[int, str]) -> Experiment:
@@ -28,12 +29,7 @@ EXPERIMENTS = {
         NOISY_TASKS,
         CONTRIBUTIONS,
         CONVERGENCE,
-        planned(
-            "trajectory-space",
-            "Figure 5 and the appendix's: trajectories in two dimensions",
-            "its drawing and its measure are not there yet",
-            (8, "TR representations keep the trace of noisy trajectories; random ones collapse, TP ones shatter."),
-        ),
+        SPACE,
         ABLATIONS,
         CONSOLIDATION,
         PARAMETERS,

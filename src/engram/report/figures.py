@@ -113,6 +113,25 @@ def plain_curves(
     _save(figure, path)
 
 
+def scatter(panels: Mapping[str, np.ndarray], special: np.ndarray, values: np.ndarray, path: str | Path) -> None:
+    """Panels of ways through a plane, earlier steps fainter, `special` steps blue and the others red; and last a map of values on
+    [-1, 1] x [-1, 1]."""
+    figure = Figure(figsize=(2.6 * (len(panels) + 1), 2.7), dpi=DPI, layout="constrained")
+    *places, last = figure.subplots(1, len(panels) + 1)
+    for place, (title, points) in zip(places, panels.items(), strict=True):
+        place.plot(*points.T, color="#CCCCCC", linewidth=0.6, zorder=1)
+        fade = np.linspace(0.15, 1.0, len(points))
+        for kind, colour in ((special, "#0072B2"), (~special, "#D55E00")):
+            place.scatter(*points[kind].T, c=colour, alpha=fade[kind], s=14, linewidths=0, zorder=2)
+        place.set_title(title, loc="left", fontsize=9, fontweight="bold", color=INK)
+        place.tick_params(colors=QUIET, labelsize=7)
+    picture = last.imshow(values, origin="lower", extent=(-1, 1, -1, 1), cmap="viridis", aspect="auto")
+    last.set_title("value by memory", loc="left", fontsize=9, fontweight="bold", color=INK)
+    last.tick_params(colors=QUIET, labelsize=7)
+    figure.colorbar(picture, ax=last).ax.tick_params(labelsize=7, colors=QUIET)
+    _save(figure, path)
+
+
 def colours(labels: Iterable[str]) -> dict[str, str]:
     """A colour for each label: an agent's own, or the next that is free."""
     labels = list(labels)
