@@ -25,6 +25,7 @@ _AUTHORS_MEMORY = {
     "p_recall": 0.1,
 }
 
+_BEYOND = {"stretch_inputs": True, "multi_step": 3, "learning_rate": 1e-3}
 _ENDLESS = {"time_limit_ends": False, "gamma": 0.98, "epsilon_end": 0.0}
 _STEADY = {"epsilon_decay": 3e3, "learning_rate": 1e-3, "anneal": True, "target_every": 500, "batch": 128, "learn_every": 4}
 
@@ -43,6 +44,10 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
             "drqn": {"learning_rate": 1e-3},
             "ppo": {"clip_range": 0.5, "learning_rate": 3e-3},
         },
+    ),
+    "engram": (
+        "what makes memory help most so far (docs/research.md), for all classic-control tasks alike",
+        {"dqn": _BEYOND, "mbec++": _BEYOND | {"centred": True}},
     ),
     "cartpole": (
         "for clean Cart Pole; in how many seeds it solves it: results/solved",

@@ -120,7 +120,7 @@ SPACE = Experiment(
             8,
             "TR representations keep the trace of noisy trajectories.",
             lambda found: [compare("R² − 0.5, TR loss", of(found, "TR loss"), 0.5)],
-            "R² of the car's true position, where what was seen is old, by a linear map of the trajectory's vector (fitted on other rides), "
+            "R² of the car's true position, where what was seen is old, by a linear map of the trajectory's vector fitted on other rides, "
             "less 0.5",
         ),
         Claim(
