@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engram.agents import make
 from engram.cli import main
 from engram.errors import EngramError
-from engram.experiments import catalogue, lines, reporting, verdicts
+from engram.experiments import catalogue, lines, reporting, research, verdicts
 from engram.experiments.experiment import Claim, Experiment
 from engram.experiments.lines import Line
 from engram.experiments.verdicts import FAILS, HOLDS, MISSING, UNDECIDED, compare, holm, verdict
@@ -222,3 +222,24 @@ def test_published_numbers_name_their_machine_and_commit():
         told = json.loads(file.read_text())
         assert told["commit"]
         assert told["device"]
+
+
+# Trials
+
+
+def test_a_trial_leaves_a_row_for_every_combination(tmp_path):
+    out = tmp_path / "trials.json"
+    trial = research.Run(
+        "dqn", ("cartpole",), ("hidden=8", "batch=4", "double=true"), ("gamma=0.5,0.9",), 2, 120, out, scratch=tmp_path / "scratch"
+    )
+    trial()
+    trial()
+    found = json.loads(out.read_text())
+    assert [row["options"]["gamma"] for row in found["trials"]] == [0.5, 0.9, 0.5, 0.9]
+    first, *_, last = found["trials"]
+    assert first["options"] == {"hidden": 8, "batch": 4, "double": True, "gamma": 0.5}
+    assert (first["family"], first["agent"], first["steps"], first["device"]) == ("cartpole", "dqn", 120, "cpu")
+    assert np.shape(last["area"]) == np.shape(last["final"]) == (3, 2)
+    assert "| dqn | hidden 8, batch 4, double, gamma 0.5 | 120 | 2 |" in research.tables(found)
+    with pytest.raises(EngramError, match="write option=value"):
+        research.Run("dqn", set=("hidden",))()

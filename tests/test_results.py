@@ -1,12 +1,13 @@
 """What is published is what the files say."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from engram.agents import make
-from engram.experiments import choosing, classic, solve, tuning
+from engram.experiments import choosing, classic, research, solve, tuning
 
 ROOT = Path(__file__).parent.parent
 
@@ -36,3 +37,8 @@ def test_what_an_agents_page_says_of_cart_pole_is_what_the_files_say():
         assert solve.sentence(name, result) in (ROOT / solve.document(name)).read_text(encoding="utf-8")
         made = asdict(make(name, solve.PRESET))  # options that came later are not in the file
         assert {option: made[option] for option in result["options"]} == result["options"], f"{name} was trained with another preset"
+
+
+def test_the_tables_of_what_was_tried_are_those_of_the_file():
+    page = (ROOT / research.PAGE).read_text(encoding="utf-8")
+    assert page == research.written(page, json.loads((ROOT / research.TRIALS).read_text()))
