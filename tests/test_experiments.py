@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from engram.agents import make
 from engram.cli import main
 from engram.errors import EngramError
-from engram.experiments import catalogue, lines, reporting, research, verdicts
+from engram.experiments import catalogue, classic, lines, reporting, research, verdicts
 from engram.experiments.experiment import Claim, Experiment
 from engram.experiments.lines import Line
 from engram.experiments.verdicts import FAILS, HOLDS, MISSING, UNDECIDED, compare, holm, verdict
@@ -70,13 +70,19 @@ def test_what_is_there_must_be_what_is_declared(trained):
     (first, _), together, _ = trained
     for other, words in (
         (line(agent=replace(SMALL, learning_rate=0.1)), "learning_rate 0.0005"),
-        (line(seeds=3), "dqn cartpole 120 2"),
-        (line(agent=make("random")), "dqn cartpole 120 2"),
+        (line(seeds=3), r"dqn cartpole 120 \[0, 1\]"),
+        (line(agent=make("random")), "dqn cartpole 120"),
     ):
         with pytest.raises(EngramError, match=words):
             lines.load(other, together)
     file = first.file(together)
     text = file.read_text()
+    found = json.loads(text)
+    del found["options"]["multi_step"]  # a file from before there was this option
+    file.write_text(json.dumps(found))
+    assert lines.load(first, together) is not None
+    with pytest.raises(EngramError, match="multi_step 1"):
+        lines.load(line(agent=replace(SMALL, multi_step=2)), together)
     file.write_text(text[:50])
     with pytest.raises(EngramError, match="cannot be read"):
         lines.load(first, together)
@@ -98,6 +104,15 @@ def test_a_comparison_by_hand():
     assert test.low >= 1
     assert test.high <= 4
     assert compare("all alike", [1.0, 2.0], [1.0, 2.0])[-2:] == (1.0, 1.0)
+
+
+def test_seeds_on_either_side_of_a_bar_are_counted():
+    """Of ten seeds nine reach it: 1 + 10 of 1,024 ways to be as good by chance."""
+    test = verdicts.against_bar("", [195.0] * 9 + [0.0], 195.0)
+    assert (test.for_it, test.against) == (pytest.approx(11 / 1024), pytest.approx(1 - 1 / 1024))
+    assert test.middle == pytest.approx(-19.5)
+    below = verdicts.against_bar("", [195.0] * 9 + [0.0], 195.0, -1)
+    assert (below.for_it, below.against) == (test.against, test.for_it)
 
 
 def test_holm_by_hand():
@@ -141,7 +156,7 @@ def test_a_number_without_chance_holds_or_does_not():
 
 def test_a_claim_is_judged_once_all_is_there_and_what_is_there_is_kept(trained, tmp_path):
     pair, together, _ = trained
-    claim = Claim(1, "It is there.", lambda found: [compare("", found.per_seed("cartpole", "small"), -1.0)], "it less -1")
+    claim = Claim(1, "It is there.", lambda found: [compare("", found.per_seed("cartpole", "small"), [-1.0, -1.0])], "it less -1")
     experiment = Experiment("some", "nowhere", (claim,), tuple(pair))
     assert experiment.verdicts(tmp_path)[claim] == (MISSING, ())
     assert len(experiment.missing(tmp_path)) == 2
@@ -170,7 +185,11 @@ def test_every_experiment_has_a_quick_version_that_runs(name, tmp_path, monkeypa
         assert (results / "report" / f"{name}.png").stat().st_size > 5_000
     capsys.readouterr()
     main(["reproduce", name, "--quick"])
-    assert "done in" not in capsys.readouterr().out  # nor computed again
+    said = capsys.readouterr().out
+    assert "done in" not in said
+    assert "computed in" not in said
+    main(["reproduce", "--quick"])
+    assert name in capsys.readouterr().out
 
 
 def test_the_list_names_every_experiment_and_claim(capsys, monkeypatch, tmp_path):
@@ -179,7 +198,8 @@ def test_the_list_names_every_experiment_and_claim(capsys, monkeypatch, tmp_path
     listed = " ".join(capsys.readouterr().out.split())
     for name, experiment in catalogue.EXPERIMENTS.items():
         assert name in listed
-        assert experiment.claims
+        for claim in experiment.claims:
+            assert claim.says.split()[0] in listed
     with pytest.raises(SystemExit):
         main(["reproduce", "noisy-contrl"])
     assert "Did you mean noisy-control" in capsys.readouterr().err
@@ -233,9 +253,11 @@ def test_a_trial_leaves_a_row_for_every_combination(tmp_path):
         "dqn", ("cartpole",), ("hidden=8", "batch=4", "double=true"), ("gamma=0.5,0.9",), 2, 120, out, scratch=tmp_path / "scratch"
     )
     trial()
-    trial()
-    found = json.loads(out.read_text())
-    assert [row["options"]["gamma"] for row in found["trials"]] == [0.5, 0.9, 0.5, 0.9]
+    before = out.read_bytes()
+    trial()  # is known
+    assert out.read_bytes() == before
+    found = json.loads(before)
+    assert [row["options"]["gamma"] for row in found["trials"]] == [0.5, 0.9]
     first, *_, last = found["trials"]
     assert first["options"] == {"hidden": 8, "batch": 4, "double": True, "gamma": 0.5}
     assert (first["family"], first["agent"], first["steps"], first["device"]) == ("cartpole", "dqn", 120, "cpu")
@@ -243,3 +265,11 @@ def test_a_trial_leaves_a_row_for_every_combination(tmp_path):
     assert "| dqn | hidden 8, batch 4, double, gamma 0.5 | 120 | 2 |" in research.tables(found)
     with pytest.raises(EngramError, match="write option=value"):
         research.Run("dqn", set=("hidden",))()
+
+
+def test_the_nine_tasks_can_be_trained_by_family(tmp_path):
+    run = classic.Run(("cartpole",), ("random",), ("clean", "gaussian"), 2, 60, out=tmp_path / "classic", scratch=tmp_path / "scratch")
+    run()
+    found = classic.load(tmp_path / "classic")
+    assert {task: list(agents) for task, agents in found.items()} == {"cartpole": ["random"], "cartpole-gaussian": ["random"]}
+    assert "| cartpole-gaussian | final |" in classic.page(found)

@@ -301,10 +301,12 @@ def reproduce(arguments: list[str]) -> None:
     from engram.experiments import catalogue, reporting  # what only this needs
 
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    if late := [word for word in arguments[1:] if word in (*catalogue.EXPERIMENTS, "all")]:
+        raise EngramError(f"The form is `engram reproduce {late[0]} [options]`: the name comes first.")
     options = parse(Reproduce, arguments[name is not None :], Reproduce(), f"reproduce {name or '[NAME]'}")
     results = Path("runs/quick") if options.quick else Path(options.results)
     if name is None:
-        screen.claims(reporting.overview(results))
+        screen.claims(reporting.overview(results, options.quick))
         return
     wanted = catalogue.EXPERIMENTS if name == "all" else {name: catalogue.experiment(name)}
     until = time.monotonic() + 60 * options.minutes

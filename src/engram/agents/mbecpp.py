@@ -118,11 +118,11 @@ class MBECpp(Episodic, Bootstrapping):
         nothing = jnp.zeros(())
         as_before = (state.semantic, state.optimiser, nothing), (mind.reward, mind.reward_optimiser, nothing)
         learnt, rewards = lax.cond(due(self, spec, step), update, lambda: as_before)
-        semantic, optimiser_state, td_loss = learnt
+        semantic, optimiser_state, error = learnt
         mind = mind._replace(reward=rewards[0], reward_optimiser=rewards[1])
         mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, jax.random.fold_in(key, 1))
         target = every(self.target_every, step, semantic, state.target)
-        metrics = {"td_loss": td_loss, "reward_loss": rewards[2], "trajectory_loss": mind.recall_loss}
+        metrics = {"td_loss": error, "reward_loss": rewards[2], "trajectory_loss": mind.recall_loss}
         return State(state.life._replace(mind=mind), semantic, target, optimiser_state), metrics
 
     def evaluate(

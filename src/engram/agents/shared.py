@@ -28,6 +28,8 @@ class Common:
 
     def __post_init__(self):
         check_all(self)
+        if self.scale_inputs and self.stretch_inputs:
+            raise EngramError("scale_inputs and stretch_inputs are two ways of one thing: choose one of them.")
 
 
 @dataclass(frozen=True)
@@ -118,14 +120,13 @@ def rate(options: Any, spec: Spec, step: Int[Array, ""]) -> Float[Array, ""] | f
 
 
 def explore(q: Float[Array, "E A"], epsilon: Float[Array, ""], lots: Float[Array, "2 E"]) -> Int[Array, "E"]:
-    """The best action or, with probability epsilon, any; `lots` are even numbers from 0 to 1. Of equally good actions it is the next one
-    from a random one on: a table that has seen no reward would else stand still."""
+    """The best action or, with probability epsilon, any; `lots` are even numbers from 0 to 1. Of equally good actions any is taken: a
+    table that has seen no reward would else stand still."""
     lot, choice = lots
-    actions = q.shape[1]
-    anything = jnp.minimum((choice * actions).astype(jnp.int32), actions - 1)
-    ahead = (jnp.arange(actions) - anything[:, None]) % actions
-    best = jnp.argmin(jnp.where(q == jnp.max(q, axis=-1, keepdims=True), ahead, actions), axis=-1)
-    return jnp.where(lot < epsilon, anything, best.astype(jnp.int32))
+    chosen = jnp.where((lot < epsilon)[:, None], True, q == jnp.max(q, axis=-1, keepdims=True))
+    count = jnp.cumsum(chosen, axis=-1)  # the first whose count exceeds a drawn number is taken
+    drawn = jnp.minimum((choice * count[:, -1]).astype(jnp.int32), count[:, -1] - 1)
+    return jnp.argmax(count > drawn[:, None], axis=-1).astype(jnp.int32)
 
 
 def every(period: int, step: Int[Array, ""], new: PyTree, old: PyTree) -> PyTree:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from engram import episodic, loop
 from engram.agents import make
 from engram.experiments.experiment import Claim, Experiment, Found
-from engram.experiments.verdicts import compare
+from engram.experiments.verdicts import against_bar, compare
 from engram.report.figures import plain_curves
 from engram.tasks import find
 from engram.types import Dynamics
@@ -128,7 +128,7 @@ CONVERGENCE = Experiment(
         Claim(
             6,
             "With K_w > 1 the value of the start converges to the true one despite noise.",
-            lambda found: [compare(f"{CLOSE} − error, K_w = {k}", CLOSE, np.abs(mean_errors(found, f"K_w={k}"))) for k in (5, 15)],
+            lambda found: [against_bar(f"{CLOSE} − error, K_w = {k}", np.abs(mean_errors(found, f"K_w={k}")), CLOSE, -1) for k in (5, 15)],
             "0.1 less the relative error over the last quarter",
         ),
         Claim(
@@ -143,7 +143,7 @@ CONVERGENCE = Experiment(
         Claim(
             6,
             "The max rule of MFEC overestimates.",
-            lambda found: [compare("MFEC − 0.1", mean_errors(found, "MFEC, max"), CLOSE)],
+            lambda found: [against_bar("MFEC − 0.1", mean_errors(found, "MFEC, max"), CLOSE)],
             "its relative error, with its sign, less 0.1",
         ),
     ),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from engram.errors import EngramError, Interrupted
 from engram.experiments.lines import Line, Results, groups, load, load_all, train_group
 from engram.experiments.running import deadline
 from engram.experiments.verdicts import MISSING, Test, verdict
@@ -69,14 +70,22 @@ class Experiment:
 
     def found(self, results: Path) -> Found:
         file = self.file(results)
-        return Found(load_all(self.lines, results), json.loads(file.read_text()) if self.compute and file.exists() else {})
+        try:
+            numbers = json.loads(file.read_text()) if self.compute and file.exists() else {}
+        except ValueError as error:
+            raise EngramError(f"{file} cannot be read ({error}): remove it, and the next reproduction computes it again.") from error
+        return Found(load_all(self.lines, results), numbers)
 
     def verdicts(self, results: Path) -> dict[Claim, tuple[str, Sequence[Test]]]:
         """Of every claim; unknown where something is missing."""
         if not self.is_done(results):
             return dict.fromkeys(self.claims, (MISSING, ()))
         found = self.found(results)
-        tests = {claim: claim.tests(found) for claim in self.claims}
+        try:
+            tests = {claim: claim.tests(found) for claim in self.claims}
+        except (KeyError, IndexError) as error:
+            file = self.file(results)
+            raise EngramError(f"{file} lacks {error}: remove it, and the next reproduction computes it again.") from error
         return {claim: (verdict(tests[claim]), tests[claim]) for claim in self.claims}
 
     def run(self, results: Path, scratch: Path, minutes: float, quick: bool, say: Callable[[str], Any]) -> None:
@@ -88,6 +97,8 @@ class Experiment:
             say(f"done in {seconds:.0f} s")
         if self.compute is not None and not self.file(results).exists():
             began = time.monotonic()
+            if began > until:
+                raise Interrupted(f"No time left to compute {self.name}; the same command goes on.")
             numbers = self.compute(quick)
             seconds = time.monotonic() - began
             write_json(self.file(results), numbers | {"seconds": seconds} | describe_machine())

@@ -70,15 +70,16 @@ def load(line: Line, results: Path) -> Result | None:
     try:
         found = json.loads(file.read_text())
         table = np.genfromtxt(file.with_suffix(".csv"), delimiter=",", skip_header=1, ndmin=2)
-        told = (found["agent"], found["task"], found["steps"], len(found["seeds"]))
+        told = (found["agent"], found["task"], found["steps"], found["seeds"])
         options = found["options"]
     except (OSError, ValueError, KeyError) as error:
         raise EngramError(
             f"{file} or its .csv cannot be read ({error!r}): remove both, and the next reproduction trains it again."
         ) from error
     declared = dataclasses.asdict(line.agent)  # pyright: ignore[reportArgumentType]
-    wanted = (name_of(line.agent), line.task, find(line.task, line.steps).steps, line.seeds)
-    other = [f"{option} {value}" for option, value in options.items() if option in declared and declared[option] != value]
+    wanted = (name_of(line.agent), line.task, find(line.task, line.steps).steps, list(range(line.seeds)))
+    then = dataclasses.asdict(type(line.agent)()) | options  # an option that came later had its default  # pyright: ignore
+    other = [f"{option} {then[option]}" for option, value in declared.items() if then[option] != value]
     if told != wanted or other:
         what = ", ".join(other) or " ".join(map(str, told))
         raise EngramError(f"{file} is of another run ({what}): remove it, and the next reproduction trains what is declared.")

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from engram import memory as mem
 from engram.experiments.experiment import Claim, Experiment, Found
-from engram.experiments.verdicts import compare
+from engram.experiments.verdicts import against_bar
 from engram.report.figures import plain_curves
 
 SEEDS, SLOTS, NOISE, RATE = 10, 30, 1.0, 0.5
@@ -122,11 +122,11 @@ def compute(quick: bool) -> dict[str, Any]:
 def comes_close(process: str, kind: str):
     """Whether the last error is smaller than a tenth of the noise; of refinements, which end at 0 by definition, the error at three
     quarters of the way."""
-    place = -1 if process == "write" else -POINTS // 4
+    place = -1 if process == "write" else -POINTS // 4 - 1
 
     def tests(found: Found):
         errors = found.numbers[process]
-        return [compare(f"{CLOSE} − error, K = {k}", CLOSE, [seed[place] for seed in errors[f"K={k}, {kind}"]]) for k in NEIGHBOURS]
+        return [against_bar(f"{CLOSE} − error, K = {k}", [seed[place] for seed in errors[f"K={k}, {kind}"]], CLOSE, -1) for k in NEIGHBOURS]
 
     return tests
 
@@ -134,7 +134,9 @@ def comes_close(process: str, kind: str):
 def contracts(found: Found):
     bounds = {k: (GAMMA + k - 1) / k for k in NEIGHBOURS}
     rounding = 1e-9
-    return [compare(f"{bounds[k]:.4f} − ratio, K = {k}", bounds[k] + rounding, found.numbers["ratio"][f"K={k}"]) for k in NEIGHBOURS]
+    return [
+        against_bar(f"{bounds[k]:.4f} − ratio, K = {k}", found.numbers["ratio"][f"K={k}"], bounds[k] + rounding, -1) for k in NEIGHBOURS
+    ]
 
 
 def draw(found: Found, path: Path) -> None:

@@ -4,7 +4,7 @@
     python -m engram.experiments.research report
 
 `run` trains one agent with changed options on the noisy versions of a task, every combination of the grid in one program, and adds a row
-for each combination to results/research/trials.json. `report` writes the tables of docs/research.md.
+for each combination to results/research/trials.json, but for those that are there. `report` writes the tables of docs/research.md.
 """
 
 import json
@@ -53,7 +53,16 @@ class Run:
         lists = {name: values if isinstance(values, list) else [values] for name, values in map(_parse, self.grid)}
         changes = [fixed | dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
         for family in self.families:
-            self.train(family, changes, until)
+            if wanted := [change for change in changes if not self.is_known(family, change)]:
+                self.train(family, wanted, until)
+
+    def load(self) -> dict[str, Any]:
+        return json.loads(self.out.read_text()) if self.out.exists() else {"noises": NOISES, "first_seed": FIRST_SEED, "trials": []}
+
+    def is_known(self, family: str, change: dict[str, Any]) -> bool:
+        """Whether this was tried, with as many seeds."""
+        wanted = family, self.agent, change, find(f"{family}-{NOISES[0]}", self.steps).steps, self.seeds
+        return any(wanted == (t["family"], t["agent"], t["options"], t["steps"], len(t["area"][0])) for t in self.load()["trials"])
 
     def train(self, family: str, changes: list[dict[str, Any]], until: float) -> None:
         tasks = [find(f"{family}-{noise}", self.steps) for noise in NOISES]
@@ -66,7 +75,7 @@ class Run:
         areas = np.array([area(scores.steps(1), curve) for curve in scores.curve.T]).reshape(shape)
         finals = scores.curve[-1].reshape(shape)
         machine = describe_machine()
-        found = json.loads(self.out.read_text()) if self.out.exists() else {"noises": NOISES, "first_seed": FIRST_SEED, "trials": []}
+        found = self.load()
         for i, change in enumerate(changes):
             how = {"family": family, "agent": self.agent, "options": change, "steps": tasks[0].steps}
             where = {"device": machine["device"], "commit": machine["commit"]}

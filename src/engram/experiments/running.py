@@ -24,6 +24,8 @@ NOISES = ("gaussian", "bernoulli", "transition")
 NOISY = tuple(f"{family}-{noise}" for noise in NOISES for family in FAMILIES)  # a row a kind of noise, as in the paper's appendix
 POINTS = 200
 """of a curve"""
+PATIENCE = 60.0
+"""seconds between two checkpoints"""
 
 
 def main(run: type, report: type) -> None:
@@ -69,6 +71,7 @@ def train(
         before = meta["seconds"]
     else:
         driver.start()
+    saved = began
     while driver.iteration < steps:
         scores.add(driver.advance(min(scores.interval, steps - driver.iteration)))
         if driver.fault is not None:
@@ -77,9 +80,12 @@ def train(
         seconds = before + time.monotonic() - began
         if int(scores.points) % 20 == 0:
             print(f"{label}: {driver.iteration:,} steps, {seconds:.0f} s, {np.mean(scores.now()):.1f}", flush=True)
-        if time.monotonic() > until and driver.iteration < steps:
+        is_over = time.monotonic() > until
+        if driver.iteration < steps and (is_over or time.monotonic() - saved > PATIENCE):
             tree, notes = driver.save()
             folder.save((tree, scores.tree()), {"notes": notes, "seconds": seconds})
+            saved = time.monotonic()
+        if driver.iteration < steps and is_over:
             raise Interrupted(f"{label} stopped at step {driver.iteration:,}; the same command goes on.")
     driver.close()
     folder.checkpoint.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from engram import episodic, loop, models
 from engram.agents import make
 from engram.agents.shared import see
 from engram.experiments.experiment import Claim, Experiment, Found
-from engram.experiments.verdicts import compare
+from engram.experiments.verdicts import against_bar, compare
 from engram.networks import fresh
 from engram.report.figures import scatter
 from engram.tasks import find
@@ -119,14 +119,14 @@ SPACE = Experiment(
         Claim(
             8,
             "TR representations keep the trace of noisy trajectories.",
-            lambda found: [compare("R² − 0.5, TR loss", of(found, "TR loss"), 0.5)],
+            lambda found: [against_bar("R² − 0.5, TR loss", of(found, "TR loss"), 0.5)],
             "R² of the car's true position, where what was seen is old, by a linear map of the trajectory's vector fitted on other rides, "
             "less 0.5",
         ),
         Claim(
             8,
             "Those of an untrained model, or trained by the TP loss, do not.",
-            lambda found: [compare(f"0.5 − R², {label}", 0.5, of(found, label)) for label in ("untrained", "TP loss")],
+            lambda found: [against_bar(f"0.5 − R², {label}", of(found, label), 0.5, -1) for label in ("untrained", "TP loss")],
             "0.5 less the same",
         ),
         Claim(
