@@ -94,7 +94,8 @@ def plain_curves(
     labels = list(dict.fromkeys(label for lines in panels.values() for label in lines))
     columns = max(1, min(columns, len(panels)))
     rows = max(1, -(-len(panels) // columns))
-    figure = Figure(figsize=(3.0 * columns + 0.4, 2.3 * rows + 0.75), dpi=DPI, layout="constrained")
+    width, height = (3.0, 2.3) if len(panels) > 1 else (5.6, 3.2)
+    figure = Figure(figsize=(width * columns + 0.4, height * rows + 0.75), dpi=DPI, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     palette, handles = colours(labels), {}
     for place, (title, lines) in zip(axes, panels.items(), strict=False):
@@ -109,7 +110,7 @@ def plain_curves(
         place.set_visible(False)
     figure.supxlabel(x_label, fontsize=9, color=QUIET)
     figure.supylabel(y_label, fontsize=9, color=QUIET)
-    _legend(figure, handles, loc="outside upper center", ncols=2 * columns)
+    _legend(figure, handles, loc="outside upper center", ncols=max(3, 2 * columns))
     _save(figure, path)
 
 
