@@ -162,7 +162,7 @@ def test_a_claim_is_judged_once_all_is_there_and_what_is_there_is_kept(trained, 
     assert len(experiment.missing(tmp_path)) == 2
     assert not experiment.missing(together)
     files = {file: file.stat().st_mtime_ns for file in together.rglob("*.json")}
-    experiment.run(together, together / "scratch", 0.0, False, lambda words: pytest.fail("there is nothing to do"))
+    experiment.run(together, together / "scratch", np.inf, False, lambda words: pytest.fail("there is nothing to do"))
     assert {file: file.stat().st_mtime_ns for file in together.rglob("*.json")} == files
     # two seeds, both above -1: one flip of four is as great
     assert experiment.verdicts(together)[claim][0] == UNDECIDED

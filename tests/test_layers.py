@@ -55,7 +55,6 @@ LAYERS = [
     "training",
     "report.page",
     "experiments.running",
-    "experiments.claims",
     "experiments.lines",
     "experiments.verdicts",
     "experiments.experiment",

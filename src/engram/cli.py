@@ -7,7 +7,6 @@ import io
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -298,7 +297,7 @@ def evaluate(arguments: list[str]) -> None:
 
 def reproduce(arguments: list[str]) -> None:
     """Lists the paper's experiments, or runs what is missing of one, or of all."""
-    from engram.experiments import catalogue, reporting  # what only this needs
+    from engram.experiments import catalogue, reporting, running  # what only this needs
 
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if late := [word for word in arguments[1:] if word in (*catalogue.EXPERIMENTS, "all")]:
@@ -309,16 +308,15 @@ def reproduce(arguments: list[str]) -> None:
         screen.claims(reporting.overview(results, options.quick))
         return
     wanted = catalogue.EXPERIMENTS if name == "all" else {name: catalogue.experiment(name)}
-    until = time.monotonic() + 60 * options.minutes
+    until = running.deadline(options.minutes)
     for experiment in wanted.values():
         if experiment.later:
             Console().print(f"{experiment.name}: not yet, {experiment.later}.", highlight=False)
             continue
         experiment = experiment.quick() if options.quick else experiment
         say = functools.partial(Console().print, f"{experiment.name}:", highlight=False, soft_wrap=True)
-        experiment.run(results, Path(options.scratch), (until - time.monotonic()) / 60, options.quick, say)
-        if experiment.draw is not None:
-            experiment.draw(experiment.found(results), results / "report" / f"{experiment.name}.png")
+        experiment.run(results, Path(options.scratch), until, options.quick, say)
+        experiment.illustrate(results)
         if not options.quick:
             screen.claims([["", "", claim.says, verdict] for claim, (verdict, _) in experiment.verdicts(results).items()])
 

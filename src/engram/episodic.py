@@ -149,9 +149,9 @@ def read(mind: Mind, options: Episodic, near: mem.Neighbours, optimistic: Bool[A
     return mem.read(mind.memory, mem.first(near, options.neighbours), optimistic)
 
 
-def is_optimistic(options: Episodic, lot: Float[Array, ""]) -> Bool[Array, ""]:
+def is_optimistic(p_read: float, lot: Float[Array, ""]) -> Bool[Array, ""]:
     """One draw of the reading rule, for a whole decision or batch: else `argmax` would compare unlike things."""
-    return lot >= options.p_read
+    return lot >= p_read
 
 
 class Happened(NamedTuple):
@@ -184,7 +184,7 @@ def consider(
     queries = keys(mind, plan.tau.h).reshape(envs * actions, -1), keys(mind, tau.h), waiting.what[head], keys(mind, mind.tau.h)
     near = recall(mind, options, jnp.concatenate(queries))
     planned, present, oldest, reached = mem.split(near, (envs * actions, envs, envs, envs))
-    q = plan.reward + gamma * read(mind, options, planned, is_optimistic(options, lots[0])).reshape(envs, actions)
+    q = plan.reward + gamma * read(mind, options, planned, is_optimistic(options.p_read, lots[0])).reshape(envs, actions)
 
     expected = read(mind, options, reached)  # what an episode that was cut would still have brought
     waiting = wt.close(waiting, happened.done, jnp.where(happened.end, 0.0, expected))

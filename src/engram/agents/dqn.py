@@ -69,7 +69,7 @@ class DQN(Bootstrapping):
         return state._replace(q=q, q_target=q_target, optimiser=optimiser_state), {"td_loss": loss}
 
     def loss(self, q: MLP, batch: rp.Transition, target: Float[Array, "B"]) -> Float[Array, ""]:
-        """Of the TD errors."""
+        """What is made smaller: the TD errors."""
         values = jax.vmap(q)(batch.state)
         taken = jnp.take_along_axis(values, batch.action[:, None], axis=-1)[:, 0]
         return td_loss(target, taken, self.huber)

@@ -110,7 +110,7 @@ class MBECpp(Episodic, Bootstrapping):
             ahead = rp.look_ahead(replay.transition, step, self.multi_step, self.gamma, lots[1:])
             experience = rp.at(replay, ahead.first)
             p_read = self.p_read if self.p_read_learning is None else self.p_read_learning
-            batch = self.evaluate(state, spec, experience, rp.at(replay, ahead.last), ahead, lots[0] >= p_read)
+            batch = self.evaluate(state, spec, experience, rp.at(replay, ahead.last), ahead, episodic.is_optimistic(p_read, lots[0]))
             adam = optimiser(rate(self, spec, step), self.clip)
             learnt = descend(adam, self.loss, state.semantic, state.optimiser, batch)
             return learnt, episodic.train_reward(mind, self, spec, experience, self.clip)
@@ -154,7 +154,7 @@ class MBECpp(Episodic, Bootstrapping):
         )
 
     def loss(self, semantic: Semantic, batch: Batch) -> Float[Array, ""]:
-        """Of the joint value's TD errors (Eq. 8)."""
+        """What is made smaller: the joint value's TD errors (Eq. 8)."""
         q = jax.vmap(semantic.q)(batch.state)
         taken = jnp.take_along_axis(q, batch.action[:, None], axis=-1)[:, 0]
         return td_loss(batch.target, self.beta(semantic, batch.tau) * batch.q_episodic + taken, self.huber)

@@ -14,18 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from engram.agents import PRESETS, make
-from engram.experiments.claims import Found, difference
-from engram.experiments.lines import Line, train_group
-from engram.experiments.running import FAMILIES, NOISES, NOISY, deadline, machines, main, markdown, normalised
+from engram.experiments.lines import Line, read_curves, train_group
+from engram.experiments.running import FAMILIES, NOISES, NOISY, PRESET, deadline, machines, main, markdown, normalised
 from engram.report.figures import grid
-from engram.report.statistics import interval, iqm
+from engram.report.statistics import interval, iqm, mean
 from engram.tasks import find
 
 TASKS = [f"{family}{noise}" for family in FAMILIES for noise in ("", *(f"-{noise}" for noise in NOISES))]
-PRESET = {"random": "paper", "dqn": "tuned", "mfec": "tuned", "nec": "tuned", "drqn": "tuned", "ppo": "tuned"}
-PRESET |= {"mbec": "paper", "mbec++": "paper"}  # the paper names one setting for these
 AGENTS = tuple(PRESET)
 MEASURES = {"final": "final", "auc": "area"}
+Found = dict[str, dict[str, tuple[dict, dict]]]
+"""task, then agent, to summary and curves"""
 BEGIN, END = "<!-- results: written by `python -m engram.experiments.classic report` -->", "<!-- end of results -->"
 
 
@@ -79,9 +78,7 @@ def load(out: Path) -> Found:
             file = out / f"{task}-{agent}.json"
             if not file.exists():
                 continue
-            table = np.genfromtxt(file.with_suffix(".csv"), delimiter=",", skip_header=1)
-            seeds = {int(s): (table[table[:, 0] == s, 1], table[table[:, 0] == s, 2]) for s in np.unique(table[:, 0])}
-            found.setdefault(task, {})[agent] = (json.loads(file.read_text()), seeds)
+            found.setdefault(task, {})[agent] = (json.loads(file.read_text()), read_curves(file.with_suffix(".csv")))
     return found
 
 
@@ -197,6 +194,16 @@ def short_table(found: Found) -> str:
         if task not in FAMILIES
     ]
     return markdown(["final score, mean of 10 seeds", *names, "mbec++ − dqn"], rows)
+
+
+def difference(agents: dict, key: str) -> str:
+    """MBEC++ less DQN, paired by seed, bold where its interval excludes 0."""
+    if not {"dqn", "mbec++"} <= agents.keys():
+        return "–"
+    low, high = interval(np.array(agents["mbec++"][0][key]["per_seed"]) - np.array(agents["dqn"][0][key]["per_seed"]), mean)
+    sign = "**" if low > 0 or high < 0 else ""
+    middle = agents["mbec++"][0][key]["mean"] - agents["dqn"][0][key]["mean"]
+    return f"{sign}{middle:+.1f}{sign} [{low:+.1f}, {high:+.1f}]"
 
 
 def _cell(value: float, ends: tuple[float, float], digits: str = ".1f") -> str:

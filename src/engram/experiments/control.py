@@ -9,12 +9,10 @@ import numpy as np
 from engram.agents import make
 from engram.experiments.experiment import Claim, Experiment, Found
 from engram.experiments.lines import Line
-from engram.experiments.running import NOISES, NOISY
+from engram.experiments.running import NOISES, NOISY, PRESET
 from engram.experiments.verdicts import Test, against_bar, compare
 from engram.report.figures import grid, learning_curves, shares
 
-TUNED = ("dqn", "mfec", "nec", "drqn", "ppo")
-PAPER = ("mbec++", "mbec", "random")
 RIVALS = ("dqn", "mfec", "nec", "mbec")
 """whom the paper compares MBEC++ with on these tasks"""
 POLE = "cartpole-gaussian"
@@ -24,7 +22,7 @@ SOLVED = 195.0
 
 
 def noisy_lines(tasks: Sequence[str], labels: Sequence[str]) -> tuple[Line, ...]:
-    return tuple(Line(name, make(name, "tuned" if name in TUNED else "paper"), task, "classic") for task in tasks for name in labels)
+    return tuple(Line(name, make(name, PRESET[name]), task, "classic") for task in tasks for name in labels)
 
 
 def leads(ours: str, others: Sequence[str], tasks: Sequence[str], measure: str = "auc"):
@@ -179,8 +177,9 @@ def does_not_learn(*labels: str):
     return lambda found: [against_bar(f"−190 − {label}", found.per_seed(CAR, label, "final"), -190.0, -1) for label in labels]
 
 
-def draw_car(found: Found, path: Path) -> None:
-    learning_curves({label: result.curves for (_, label), result in found.lines.items()}, path, CAR, "MBEC++, one change at a time")
+def draw_one(task: str, subtitle: str):
+    """All lines of one task in one panel."""
+    return lambda found, path: learning_curves({label: r.curves for (_, label), r in found.lines.items()}, path, task, subtitle)
 
 
 ABLATIONS = Experiment(
@@ -209,14 +208,10 @@ ABLATIONS = Experiment(
             "final score above −199, and area below that of the whole",
         ),
     ),
-    draw=draw_car,
+    draw=draw_one(CAR, "MBEC++, one change at a time"),
 )
 
 BETAS = {f"beta={beta:g}": {"fixed_beta": beta} for beta in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)}
-
-
-def draw_pole(found: Found, path: Path) -> None:
-    learning_curves({label: result.curves for (_, label), result in found.lines.items()}, path, POLE, "fixed and dynamic weights of memory")
 
 
 CONSOLIDATION = Experiment(
@@ -246,5 +241,5 @@ CONSOLIDATION = Experiment(
             "area under the curve",
         ),
     ),
-    draw=draw_pole,
+    draw=draw_one(POLE, "fixed and dynamic weights of memory"),
 )

@@ -13,6 +13,7 @@ from engram import episodic, loop
 from engram.agents import make
 from engram.experiments.experiment import Claim, Experiment, Found
 from engram.experiments.verdicts import against_bar, compare
+from engram.networks import fresh
 from engram.report.figures import plain_curves
 from engram.tasks import find
 from engram.types import Dynamics
@@ -80,8 +81,7 @@ def by_trajectories(agent, spec):
     seen = starts(STARTS)
 
     def value(life):
-        tau = jax.tree.map(lambda x: jnp.zeros((STARTS, *x.shape[1:])), life.mind.tau)
-        plan = episodic.imagine(life.mind, agent, seen, tau, spec.actions)
+        plan = episodic.imagine(life.mind, agent, seen, fresh(STARTS, agent.trajectory), spec.actions)
         near = episodic.recall(life.mind, agent, episodic.keys(life.mind, plan.tau.h).reshape(-1, agent.trajectory))
         return jnp.mean(plan.reward.reshape(-1) + agent.gamma * episodic.read(life.mind, agent, near))
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from engram.errors import EngramError, Interrupted
 from engram.experiments.lines import Line, Results, groups, load, load_all, train_group
-from engram.experiments.running import deadline
 from engram.experiments.verdicts import MISSING, Test, verdict
 from engram.provenance import describe_machine
 from engram.records import write_json
@@ -88,9 +87,16 @@ class Experiment:
             raise EngramError(f"{file} lacks {error}: remove it, and the next reproduction computes it again.") from error
         return {claim: (verdict(tests[claim]), tests[claim]) for claim in self.claims}
 
-    def run(self, results: Path, scratch: Path, minutes: float, quick: bool, say: Callable[[str], Any]) -> None:
-        """Trains and computes what is missing. When the time is over it stops; run again, it goes on."""
-        until = deadline(minutes)
+    def picture(self, results: Path) -> Path:
+        return results / "report" / f"{self.name}.png"
+
+    def illustrate(self, results: Path) -> None:
+        """Draws what is done."""
+        if self.draw is not None and self.is_done(results):
+            self.draw(self.found(results), self.picture(results))
+
+    def run(self, results: Path, scratch: Path, until: float, quick: bool, say: Callable[[str], Any]) -> None:
+        """Trains and computes what is missing. From the moment `until` on it stops; run again, it goes on."""
         for group in groups(self.missing(results)):
             say(f"{len(group)} lines, {sum(line.seeds for line in group)} runs in one program: {', '.join(line.label for line in group)}")
             seconds = train_group(group, results, scratch, until)

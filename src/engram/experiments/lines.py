@@ -69,7 +69,7 @@ def load(line: Line, results: Path) -> Result | None:
         return None
     try:
         found = json.loads(file.read_text())
-        table = np.genfromtxt(file.with_suffix(".csv"), delimiter=",", skip_header=1, ndmin=2)
+        curves_there = read_curves(file.with_suffix(".csv"))
         told = (found["agent"], found["task"], found["steps"], found["seeds"])
         options = found["options"]
     except (OSError, ValueError, KeyError) as error:
@@ -83,8 +83,13 @@ def load(line: Line, results: Path) -> Result | None:
     if told != wanted or other:
         what = ", ".join(other) or " ".join(map(str, told))
         raise EngramError(f"{file} is of another run ({what}): remove it, and the next reproduction trains what is declared.")
-    seeds = {int(s): (table[table[:, 0] == s, 1], table[table[:, 0] == s, 2]) for s in np.unique(table[:, 0])}
-    return Result(found, seeds)
+    return Result(found, curves_there)
+
+
+def read_curves(file: Path) -> Curves:
+    """Of every seed its steps and its returns."""
+    table = np.genfromtxt(file, delimiter=",", skip_header=1, ndmin=2)
+    return {int(s): (table[table[:, 0] == s, 1], table[table[:, 0] == s, 2]) for s in np.unique(table[:, 0])}
 
 
 def load_all(lines: Iterable[Line], results: Path) -> Results:

@@ -43,9 +43,8 @@ def overview(results: Path, quick: bool = False) -> list[list[str]]:
 def write(results: Path) -> Path:
     """Draws what is there and writes the page, as Markdown and as HTML; gives the latter's place."""
     out = results / "report"
-    for name, experiment in EXPERIMENTS.items():
-        if experiment.draw is not None and experiment.is_done(results):
-            experiment.draw(experiment.found(results), out / f"{name}.png")
+    for experiment in EXPERIMENTS.values():
+        experiment.illustrate(results)
     blocks = page(results)
     for file, text in ((out / "README.md", to_markdown(blocks, out)), (out / "report.html", to_html(blocks, TITLE))):
         with replacing(file) as target:
@@ -74,9 +73,8 @@ def section(experiment: Experiment, results: Path) -> list[Block]:
     blocks: list[Block] = [Heading(experiment.name), Text(f"{experiment.paper}. State: {state(experiment, results)}.")]
     if not experiment.is_done(results):
         return [*blocks, Text(f"`engram reproduce {experiment.name}` runs what is missing.")]
-    picture = results / "report" / f"{experiment.name}.png"
-    if picture.exists():
-        blocks.append(Picture(picture, experiment.paper))
+    if experiment.picture(results).exists():
+        blocks.append(Picture(experiment.picture(results), experiment.paper))
     for claim, (verdict, tests) in experiment.verdicts(results).items():
         blocks += [Heading(f"{claim.says} — {verdict}", 3), Text(f"Compared: {claim.how}."), evidence(tests)]
     return [*blocks, Heading("Protocol", 3), Table(["", ""], protocol(experiment, results))]

@@ -22,6 +22,8 @@ from engram.types import Agent
 FAMILIES = ("cartpole", "mountaincar", "lunarlander")
 NOISES = ("gaussian", "bernoulli", "transition")
 NOISY = tuple(f"{family}-{noise}" for noise in NOISES for family in FAMILIES)  # a row a kind of noise, as in the paper's appendix
+PRESET = {"random": "paper", "dqn": "tuned", "mfec": "tuned", "nec": "tuned", "drqn": "tuned", "ppo": "tuned"}
+PRESET |= {"mbec": "paper", "mbec++": "paper"}  # the paper names one setting for these
 POINTS = 200
 """of a curve"""
 PATIENCE = 60.0

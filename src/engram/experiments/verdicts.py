@@ -45,10 +45,9 @@ def against_bar(what: str, scores: ArrayLike, bar: float, sign: int = 1) -> Test
     not symmetric."""
     gaps = sign * (np.asarray(scores, float) - bar)
     low, high = interval(gaps, mean)
-    above, below = int(np.sum(gaps >= 0)), int(np.sum(gaps < 0))  # what just reaches it is above, whatever is claimed
-    if sign < 0:
-        above, below = int(np.sum(gaps > 0)), int(np.sum(gaps <= 0))
-    p = [float(binomtest(count, len(gaps), alternative="greater").pvalue) for count in (above, below)]
+    reached = np.asarray(scores, float) >= bar  # what just reaches it is above, whatever is claimed
+    as_claimed = int(np.sum(reached if sign > 0 else ~reached))
+    p = [float(binomtest(count, len(gaps), alternative="greater").pvalue) for count in (as_claimed, len(gaps) - as_claimed)]
     return Test(what, float(gaps.mean()), low, high, *p)
 
 
