@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from probes import CHOSEN_REWARD, ONE_STATE, PROBES, SEEN_REWARD, TWO_ARMS, TWO_STATES, WALK, constant, probe_spec
+from probes import CHOSEN_REWARD, CUE, ONE_STATE, PROBES, SEEN_REWARD, TWO_ARMS, TWO_STATES, WALK, constant, probe_spec, recalls
 
 from engram import episodic, loop, records
 from engram import replay as rp
@@ -89,6 +89,25 @@ def test_a_centred_memory_tells_what_is_better_than_usual():
     batch = evaluated(agent, by_hand(agent), experience([1.0, 1.0], [0.0, 1.0]))
     np.testing.assert_allclose(batch.q_episodic, [-4.5, -4.5], rtol=1e-6)
     np.testing.assert_allclose(batch.target, [1 + 0.5 * (3 - 4.5 / 2), 1.0], rtol=1e-6)
+
+
+def test_a_network_that_sees_the_trajectory_begins_as_one_that_does_not():
+    blind, seeing = (MBECpp(**TINY, q_sees_trajectory=sees) for sees in (False, True))
+    q_blind, q_seeing = (agent.init(jax.random.key(3), SPEC).semantic.q for agent in (blind, seeing))
+    state, tau = jnp.array([[0.5, -1.0]]), jnp.array([[2.0, 3.0]])
+    np.testing.assert_array_equal(q_blind(blind.view(state, tau)[0]), q_seeing(seeing.view(state, tau)[0]))
+    # and the trajectory before each step, and after the last, is what it learns by
+    before, after = jnp.array([[2.0, 3.0], [4.0, 5.0]]), jnp.array([[6.0, 7.0], [8.0, 9.0]])
+    steps = experience([1.0, 1.0], [0.0, 1.0])
+    steps = steps._replace(before=steps.before._replace(h=before), after=steps.after._replace(h=after))
+    state = by_hand(seeing)
+    weight = state.target.q.layers[0].weight.at[0].set(jnp.array([0.0, 0.0, 0.0, 1.0]))  # the first unit is the trajectory's second number
+    last = state.target.q.layers[-1].weight.at[:, 0].set(1.0)
+    target = eqx.tree_at(lambda q: (q.layers[0].weight, q.layers[-1].weight), state.target.q, (weight, last))
+    target = eqx.tree_at(lambda q: q.layers[1].weight, target, jnp.eye(2))
+    batch = evaluated(seeing, state._replace(target=state.target._replace(q=target)), steps)
+    np.testing.assert_array_equal(batch.state, [[1, 1, 2, 3], [1, 1, 4, 5]])
+    np.testing.assert_allclose(batch.target, [1 + 0.5 * (5.5 / 2 + 3 + 7), 1.0], rtol=1e-6)
 
 
 def test_in_double_learning_the_network_chooses_and_its_copy_values():
@@ -300,6 +319,20 @@ def test_more_neighbours_than_slots_is_refused(name):
 STEPS = 600
 LEARNS = {"gamma": 0.5, "epsilon_end": 1.0, "batch": 16, "learn_start": 16}
 EPISODIC = {"neighbours": 5, "slots": 200, "chunk": 1, "trajectory": 8, "reward_rate": 5e-3, "p_read": 1.0, "p_refine": 0.0}
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_a_network_that_sees_the_trajectory_recalls_a_cue_that_is_no_longer_seen(sees):
+    """Without the memory's part. At the last step both cues look the same but for what came before."""
+    learns = {"gamma": 0.9, "hidden": 16, "learning_rate": 5e-3, "target_every": 20, "epsilon_end": 0.1, "epsilon_decay": 300.0}
+    agent = MBECpp(**learns, fixed_beta=0.0, q_sees_trajectory=sees, batch=16, slots=8, neighbours=1, chunk=1, trajectory=8)
+    driver = loop.Scan(agent, [CUE] * 2, [0, 1], probe_spec(1_500))
+    driver.start()
+    driver.advance(1_500)
+    returns = np.asarray(jax.jit(jax.vmap(lambda state: recalls(agent, state, driver.spec)))(driver.carry.agent))
+    assert returns.sum(axis=-1).tolist() == ([2.0, 2.0] if sees else [0.0, 0.0])
+
+
 # A refinement at the first state moves even far neighbours, and so lifts what is remembered of an end: here values are exact.
 LEARNERS = {
     "dqn": DQN(hidden=24, target_every=10, learning_rate=5e-3, **LEARNS),

@@ -1,6 +1,7 @@
 """Experiments: lines share programs, what is there is not trained again, verdicts follow from numbers, and every quick version runs."""
 
 import json
+import time
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from engram.agents import make
 from engram.cli import main
 from engram.errors import EngramError
-from engram.experiments import catalogue, classic, lines, reporting, research, verdicts
+from engram.experiments import apart, catalogue, classic, control, lines, reporting, research, verdicts
 from engram.experiments.experiment import Claim, Experiment
 from engram.experiments.lines import Line
 from engram.experiments.verdicts import FAILS, HOLDS, MISSING, UNDECIDED, compare, holm, verdict
@@ -190,6 +191,27 @@ def test_every_experiment_has_a_quick_version_that_runs(name, tmp_path, monkeypa
     assert "computed in" not in said
     main(["reproduce", "--quick"])
     assert name in capsys.readouterr().out
+
+
+def test_parts_that_are_missing_are_named_once_and_the_dearest_first(tmp_path):
+    parts = apart.missing([control.NOISY_TASKS, control.CONTRIBUTIONS, catalogue.EXPERIMENTS["parameters"]], tmp_path)
+    files = [line.file(tmp_path) for part in parts for line in part.lines]
+    assert len(files) == len(set(files)) == len(control.NOISY_TASKS.lines)  # the contributions' lines are among them
+    assert {line.task.partition("-")[0] for part in parts[:7] for line in part.lines} == {"lunarlander"}
+    assert [part.experiment for part in parts if not part.lines] == ["parameters"]
+    assert len(apart.missing([control.CONTRIBUTIONS], ROOT / "results")) == 0
+
+
+def test_parts_run_side_by_side_and_one_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    said = []
+    parts = [apart.Part("parameters", 7, ()), apart.Part("parameters", 0, ())]
+    with pytest.raises(EngramError, match="1 of 2 parts are not done; the same command goes on"):
+        apart.run(parts, 2, ["--quick"], tmp_path / "scratch", time.monotonic() + 600, said.append)
+    assert any("part 7" in words and "parameters has no part 7: name one of 0 to 0." in words for words in said)
+    assert catalogue.EXPERIMENTS["parameters"].quick().is_done(tmp_path / "runs" / "quick")
+    main(["reproduce", "parameters", "--quick", "--jobs", "2"])
+    assert "0 of 0 parts" in capsys.readouterr().out
 
 
 def test_the_list_names_every_experiment_and_claim(capsys, monkeypatch, tmp_path):

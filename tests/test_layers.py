@@ -58,6 +58,7 @@ LAYERS = [
     "experiments.lines",
     "experiments.verdicts",
     "experiments.experiment",
+    "experiments.apart",
     "experiments.control",
     "experiments.convergence",
     "experiments.mathematics",

@@ -96,6 +96,10 @@ class Reproduce:
     """where what was trained lies; nothing there is trained again"""
     scratch: str = "runs/reproduce"
     """where what is unfinished waits"""
+    jobs: Count = 1
+    """so many parts at a time, each in a process of its own; a GPU is full with 10 to 20"""
+    part: int | None = None
+    """only this part of the experiment, to share it among machines"""
 
 
 @dataclass(frozen=True)
@@ -297,7 +301,7 @@ def evaluate(arguments: list[str]) -> None:
 
 def reproduce(arguments: list[str]) -> None:
     """Lists the paper's experiments, or runs what is missing of one, or of all."""
-    from engram.experiments import catalogue, reporting, running  # what only this needs
+    from engram.experiments import apart, catalogue, reporting, running  # what only this needs
 
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     if late := [word for word in arguments[1:] if word in (*catalogue.EXPERIMENTS, "all")]:
@@ -307,18 +311,23 @@ def reproduce(arguments: list[str]) -> None:
     if name is None:
         screen.claims(reporting.overview(results, options.quick))
         return
-    wanted = catalogue.EXPERIMENTS if name == "all" else {name: catalogue.experiment(name)}
-    until = running.deadline(options.minutes)
-    for experiment in wanted.values():
+    wanted = list(catalogue.EXPERIMENTS.values()) if name == "all" else [catalogue.experiment(name)]
+    for experiment in wanted:
         if experiment.later:
             Console().print(f"{experiment.name}: not yet, {experiment.later}.", highlight=False)
-            continue
-        experiment = experiment.quick() if options.quick else experiment
+    wanted = [experiment.quick() if options.quick else experiment for experiment in wanted if not experiment.later]
+    scratch, until = Path(options.scratch), running.deadline(options.minutes)
+    if options.jobs > 1:
+        alike = ["--results", options.results, "--scratch", options.scratch, *["--quick"] * options.quick]
+        say = functools.partial(Console().print, highlight=False, soft_wrap=True)
+        apart.run(apart.missing(wanted, results), options.jobs, alike, scratch, until, say)
+    for experiment in wanted:
         say = functools.partial(Console().print, f"{experiment.name}:", highlight=False, soft_wrap=True)
-        experiment.run(results, Path(options.scratch), until, options.quick, say)
-        experiment.illustrate(results)
-        if not options.quick:
-            screen.claims([["", "", claim.says, verdict] for claim, (verdict, _) in experiment.verdicts(results).items()])
+        experiment.run(results, scratch, until, options.quick, say, options.part)
+        if options.part is None:
+            experiment.illustrate(results)
+            if not options.quick:
+                screen.claims([["", "", claim.says, verdict] for claim, (verdict, _) in experiment.verdicts(results).items()])
 
 
 def report(arguments: list[str]) -> None:

@@ -35,6 +35,13 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
 
+def widened(network: MLP, more: int) -> MLP:
+    """A network with further inputs, which have no effect before it learns."""
+    weight = network.layers[0].weight
+    wide = jnp.concatenate([weight, jnp.zeros((weight.shape[0], more))], axis=1)
+    return eqx.tree_at(lambda network: network.layers[0].weight, network, wide)
+
+
 class Carried(NamedTuple):
     """What an LSTM carries from step to step."""
 

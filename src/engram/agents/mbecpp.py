@@ -14,7 +14,7 @@ from engram import replay as rp
 from engram.agents.mbec import Life, born, foresee, take_in
 from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, every, explore, rate, see
 from engram.episodic import Episodic, Experience, Mind
-from engram.networks import MLP, descend, draw, optimiser, width
+from engram.networks import MLP, descend, draw, optimiser, widened, width
 from engram.options import Count, Probability, Share
 from engram.returns import td_loss, td_target
 from engram.types import Spec, TimeStep
@@ -38,6 +38,7 @@ class Batch(NamedTuple):
     """What the TD loss needs of a batch, all of it fixed: no gradient enters memory, trajectory or reward model."""
 
     state: Float[Array, "B S"]
+    """what the Q-network sees"""
     action: Int[Array, "B"]
     tau: Float[Array, "B H"]
     q_episodic: Float[Array, "B"]
@@ -54,6 +55,8 @@ class MBECpp(Episodic, Bootstrapping):
     """width of f_beta's hidden layer"""
     observed_reward: bool = False
     """while learning, the value of the action taken starts from the reward observed instead of the one predicted"""
+    q_sees_trajectory: bool = False
+    """whether the Q-network also sees the trajectory: what a single state does not show, it may"""
     initial_beta: Share = 0.5
     """about the weight of the episodic value at the beginning"""
     centred: bool = False
@@ -77,6 +80,8 @@ class MBECpp(Episodic, Bootstrapping):
             )
 
         semantic = draw(build, semantic_key)
+        if self.q_sees_trajectory:
+            semantic = semantic._replace(q=widened(semantic.q, self.trajectory))
         adam = optimiser(self.learning_rate, self.clip)
         return State(born(self, spec, life_key), semantic, semantic, adam.init(semantic))
 
@@ -86,7 +91,7 @@ class MBECpp(Episodic, Bootstrapping):
         mind, tau, plan, q_mbec = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
         beta = self.beta(state.semantic, tau.h)
         q_episodic = beta[:, None] * (q_mbec - self.level(life.mind))
-        q_semantic = jax.vmap(state.semantic.q)(happened.state)
+        q_semantic = jax.vmap(state.semantic.q)(self.view(happened.state, tau.h))
         q = q_episodic + q_semantic  # Eq. 7
         chance = epsilon(self, spec, step)
         action = explore(q, chance, lots[1 + spec.envs :].reshape(2, -1))
@@ -142,11 +147,11 @@ class MBECpp(Episodic, Bootstrapping):
         q_mbec = plan.reward + self.gamma * values[self.batch :].reshape(plan.reward.shape) - level
 
         def joint(semantic):
-            return q_mbec * self.beta(semantic, last.after.h)[:, None] + jax.vmap(semantic.q)(s_next)
+            return q_mbec * self.beta(semantic, last.after.h)[:, None] + jax.vmap(semantic.q)(self.view(s_next, last.after.h))
 
         chooser = joint(state.semantic) if self.double else None
         return Batch(
-            state=s,
+            state=self.view(s, experience.before.h),
             action=a,
             tau=experience.before.h,
             q_episodic=reward + self.gamma * values[: self.batch] - level,
@@ -158,6 +163,10 @@ class MBECpp(Episodic, Bootstrapping):
         q = jax.vmap(semantic.q)(batch.state)
         taken = jnp.take_along_axis(q, batch.action[:, None], axis=-1)[:, 0]
         return td_loss(batch.target, self.beta(semantic, batch.tau) * batch.q_episodic + taken, self.huber)
+
+    def view(self, state: Float[Array, "B S"], tau: Float[Array, "B H"]) -> Float[Array, "B X"]:
+        """What the Q-network sees of a state on a trajectory."""
+        return jnp.concatenate([state, tau], axis=-1) if self.q_sees_trajectory else state
 
     def level(self, mind: Mind) -> Float[Array, ""] | float:
         """What the episodic value is counted from."""
@@ -174,6 +183,6 @@ class MBECpp(Episodic, Bootstrapping):
         seen = see(self, spec, observation)
         mind = state.life.mind
         plan, q_mbec, tau = foresee(self, mind, spec, seen, first)
-        q = self.beta(state.semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) + jax.vmap(state.semantic.q)(seen)
+        q = self.beta(state.semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) + jax.vmap(state.semantic.q)(self.view(seen, tau.h))
         action = jnp.argmax(q, axis=-1)
         return state._replace(life=state.life._replace(mind=mind._replace(tau=episodic.after(plan, action)))), action

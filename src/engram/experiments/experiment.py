@@ -95,17 +95,35 @@ class Experiment:
         if self.draw is not None and self.is_done(results):
             self.draw(self.found(results), self.picture(results))
 
-    def run(self, results: Path, scratch: Path, until: float, quick: bool, say: Callable[[str], Any]) -> None:
-        """Trains and computes what is missing. From the moment `until` on it stops; run again, it goes on."""
-        for group in groups(self.missing(results)):
-            say(f"{len(group)} lines, {sum(line.seeds for line in group)} runs in one program: {', '.join(line.label for line in group)}")
-            seconds = train_group(group, results, scratch, until)
-            say(f"done in {seconds:.0f} s")
-        if self.compute is not None and not self.file(results).exists():
-            began = time.monotonic()
-            if began > until:
-                raise Interrupted(f"No time left to compute {self.name}; the same command goes on.")
-            numbers = self.compute(quick)
-            seconds = time.monotonic() - began
-            write_json(self.file(results), numbers | {"seconds": seconds} | describe_machine())
-            say(f"computed in {seconds:.0f} s")
+    def parts(self) -> list[list[Line]]:
+        """What can be run apart: groups of lines, and the computation, which is the part without lines."""
+        return [*groups(self.lines), *([[]] if self.compute else [])]
+
+    def is_part_done(self, part: Sequence[Line], results: Path) -> bool:
+        return all(load(line, results) is not None for line in part) if part else self.file(results).exists()
+
+    def run(self, results: Path, scratch: Path, until: float, quick: bool, say: Callable[[str], Any], only: int | None = None) -> None:
+        """Trains and computes what is missing, or that of one part only. From the moment `until` on it stops; run again, it goes on."""
+        parts = self.parts()
+        if only is not None and not 0 <= only < len(parts):
+            raise EngramError(f"{self.name} has no part {only}: name one of 0 to {len(parts) - 1}.")
+        for number, part in enumerate(parts):
+            if only in (None, number) and not self.is_part_done(part, results):
+                if part:
+                    self.train([line for line in part if load(line, results) is None], results, scratch, until, say)
+                else:
+                    self.work_out(results, until, quick, say)
+
+    def train(self, lines: Sequence[Line], results: Path, scratch: Path, until: float, say: Callable[[str], Any]) -> None:
+        say(f"{len(lines)} lines, {sum(line.seeds for line in lines)} runs in one program: {', '.join(line.label for line in lines)}")
+        seconds = train_group(lines, results, scratch, until)
+        say(f"done in {seconds:.0f} s")
+
+    def work_out(self, results: Path, until: float, quick: bool, say: Callable[[str], Any]) -> None:
+        began = time.monotonic()
+        if began > until or self.compute is None:
+            raise Interrupted(f"No time left to compute {self.name}; the same command goes on.")
+        numbers = self.compute(quick)
+        seconds = time.monotonic() - began
+        write_json(self.file(results), numbers | {"seconds": seconds} | describe_machine())
+        say(f"computed in {seconds:.0f} s")
