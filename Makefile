@@ -2,7 +2,7 @@
 PYTHON ?= $(shell for p in python3.12 python3.11 python3 python; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
-.PHONY: demo test check bench clean setup
+.PHONY: demo test check bench offline clean setup
 
 demo: setup  ## train MBEC++ on noisy Cart Pole, ten seeds at once
 	$(BIN)/engram train mbec++ cartpole-gaussian
@@ -17,6 +17,9 @@ check: test  ## tests, format, lint and types
 
 bench: setup  ## print the speed tables (see benchmarks/README.md)
 	$(BIN)/python -m benchmarks
+
+offline: setup  ## pack Engram and what it needs beside JAX into offline/, for machines without a network (make offline FOR=3.12)
+	$(BIN)/python packaging/offline.py $(if $(FOR),--python $(FOR))
 
 setup: .venv/ready
 

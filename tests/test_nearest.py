@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engram import native
-from engram.nearest import blockwise, nearest, portable
+from engram.nearest import blockwise, nearest, portable, two_kernels
 
 pytestmark = pytest.mark.usefixtures("optimised")
 
@@ -33,7 +33,7 @@ SHAPES = [
 KINDS = ["spread", "grid", "twins", "cluster", "stored"]
 
 
-WAYS = [portable, partial(blockwise, interpret=True)] + [native.nearest] * native.is_available()
+WAYS = [portable, partial(blockwise, interpret=True), partial(two_kernels, interpret=True)] + [native.nearest] * native.is_available()
 
 
 @cache

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engram.replay import Transition, at, empty, look_ahead, sample, sequences, store
+from engram.replay import Transition, at, empty, film, look_ahead, sample, sequences, shoot, store
 
 STORE, SAMPLE, SEQUENCES = jax.jit(store), jax.jit(sample), jax.jit(sequences, static_argnums=2)
-LOOK_AHEAD = jax.jit(look_ahead, static_argnums=2)
+LOOK_AHEAD, AT, SHOOT = jax.jit(look_ahead, static_argnums=2), jax.jit(at), jax.jit(shoot)
 
 
 def row(number, envs=1):
@@ -183,3 +183,45 @@ def test_storing_copies_nothing_alone_in_a_loop_or_over_runs():
         size = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(arguments[0]))
         assert analysis.alias_size_in_bytes >= size
         assert analysis.temp_size_in_bytes < 100_000
+
+
+# Frames stored once
+
+
+def black_before(frames, beginnings, t, count):
+    """The stack seen at time t: what lies before the game began is black."""
+    begun = max(b for b in beginnings if b <= t)
+    return np.concatenate([frames[i] if i >= begun else 0 * frames[0] for i in range(t - count + 1, t + 1)])
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_stacks_built_from_single_frames_are_what_was_seen(data):
+    """Of two environments whose games begin at any time, some frames black, in a ring that wraps around."""
+    rows, count, envs, pixels, times = 9, 3, 2, 2, 30
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    frames = random.integers(0, 256, (envs, times, pixels)).astype(np.uint8) * (random.random((envs, times, 1)) < 0.8)
+    beginnings = [[0, *data.draw(st.lists(st.integers(1, times - 1), max_size=6))] for _ in range(envs)]
+    stop = data.draw(st.integers(2, times - 1))
+    nothing = jnp.zeros(envs)
+    replay = empty(Transition(None, jnp.zeros(envs, jnp.int32), nothing, None, nothing, nothing), rows * envs, 1000)
+    replay = replay._replace(state=film(count, (count, 1, pixels), rows, envs))
+    for t in range(stop + 1):
+        seen = np.stack([black_before(frames[e], beginnings[e], t, count) for e in range(envs)]).reshape(envs, count, 1, pixels)
+        if t:
+            over = jnp.array([float(t in beginnings[e]) for e in range(envs)])
+            row = Transition(None, jnp.full(envs, t - 1), jnp.full(envs, float(t - 1)), None, over, over)
+            replay = STORE(replay._replace(state=None), row, jnp.int32(t - 1))._replace(state=replay.state)
+        replay = replay._replace(state=SHOOT(replay.state, jnp.asarray(seen), jnp.int32(t)))
+    lots = jnp.asarray(random.random(64), jnp.float32)
+    for steps in (1, 3):
+        ahead = LOOK_AHEAD(replay, jnp.int32(stop), steps, 0.5, lots)
+        first, last = (jax.tree.map(np.asarray, AT(replay, place)) for place in (ahead.first, ahead.last))
+        assert first.action.min() >= max(0, stop - (rows - count))
+        assert last.action.max() <= stop - 1
+        for i, env in enumerate(np.asarray(ahead.first[1])):
+            np.testing.assert_array_equal(first.state[i], black_before(frames[env], beginnings[env], first.action[i], count))
+            ends = [t for t in range(first.action[i], last.action[i]) if t + 1 in beginnings[env]]
+            assert not ends  # no stretch goes beyond its game
+            if not last.over[i]:
+                np.testing.assert_array_equal(last.next_state[i], black_before(frames[env], beginnings[env], last.action[i] + 1, count))

@@ -52,8 +52,8 @@ class Train:
     """how many runs, with seeds 0, 1, 2 and so on"""
     steps: int | None = None
     """agent steps of each run; the task's own number where not given"""
-    envs: int = 1
-    """environments of each run, in lockstep"""
+    envs: int | None = None
+    """environments of each run, in lockstep; 4 of Atari and 1 else where not given"""
     out: str | None = None
     """the run folder; runs/AGENT-TASK where not given"""
     preset: str = "paper"
@@ -250,7 +250,10 @@ def train(arguments: list[str]) -> None:
         check(option, getattr(options, option), Count | None)
     task = find(task_name, options.steps)
     out = options.out or _free(Path("runs") / re.sub(r"[^\w.+-]+", "-", f"{name}-{task.name}"))
-    with on(options.device), screen.progress(f"{name} on {task.name}, {screen.seeds(options.seeds)}, into {out}") as watch:
+    with (
+        on(options.device),
+        screen.progress(f"{name} on {task.name}, {screen.seeds(options.seeds)}, {task.amount(task.steps)}, into {out}") as watch,
+    ):
         result = training.train(agent, task, options.seeds, options.steps, options.envs, out, options.host, watch)
     screen.report(result)
 

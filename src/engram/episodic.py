@@ -13,7 +13,7 @@ from engram import memory as mem
 from engram import models
 from engram import waiting as wt
 from engram.models import RewardModel, Trajectory, TrajectoryModel
-from engram.networks import MLP, descend, draw, fresh, lived, optimiser
+from engram.networks import MLP, choosable, descend, draw, fresh, lived, optimiser
 from engram.options import Count, Positive, Probability
 from engram.replay import Transition
 from engram.types import Spec
@@ -61,6 +61,10 @@ class Episodic:
     """width of the reward model"""
     reward_sees_trajectory: bool = False
     """whether the reward model also sees the trajectory"""
+    gist: Count = 32
+    """numbers that the models are told of an image: a fixed random linear map of what the convolutions find"""
+    models_stop: Count | None = None
+    """agent steps after which trajectory and reward model no longer learn; never where not given"""
 
 
 class Mind(NamedTuple):
@@ -192,7 +196,7 @@ def consider(
 
     writers = options.write_neighbours or options.neighbours
     is_refined = lots[1:] < options.p_refine
-    memory = mem.refine(mind.memory, mem.first(present, writers), jnp.max(q, axis=-1), options.write_rate, is_refined)
+    memory = mem.refine(mind.memory, mem.first(present, writers), jnp.max(choosable(spec, q), axis=-1), options.write_rate, is_refined)
     if options.forget == "unused":
         memory = mem.touch(memory, mem.first(planned, options.neighbours), step)
     written = mem.first(oldest, writers), waiting.what[head], waiting.returns[head]
@@ -216,6 +220,18 @@ class Experience(NamedTuple):
     transition: Transition
     before: Trajectory
     after: Trajectory
+    gist: Float[Array, "*B G"] | None = None
+    """of images, what the models are told of the state"""
+    next_gist: Float[Array, "*B G"] | None = None
+
+
+def told(experience: Experience) -> Float[Array, "*B S"]:
+    """The state, as the models get it."""
+    return experience.transition.state if experience.gist is None else experience.gist
+
+
+def told_next(experience: Experience) -> Float[Array, "*B S"]:
+    return experience.transition.next_state if experience.next_gist is None else experience.next_gist
 
 
 def train_trajectory(
@@ -243,8 +259,13 @@ def train_trajectory(
         happens = jax.random.bernoulli(coin_key, options.p_recall) & jnp.any(stretches.usable)
         return jax.tree.map(lambda new, old: jnp.where(happens, new, old), new, learnt)
 
-    model, state, last = lax.cond(step % options.chunk == 0, train, lambda: learnt)
+    model, state, last = lax.cond((step % options.chunk == 0) & is_learning(options, spec, step), train, lambda: learnt)
     return mind._replace(trajectory=model, trajectory_optimiser=state, recall_loss=last)
+
+
+def is_learning(options: Episodic, spec: Spec, step: Int[Array, ""]) -> Bool[Array, ""] | bool:
+    """Whether trajectory and reward model still learn. The same for all runs."""
+    return True if options.models_stop is None else step * spec.envs < options.models_stop
 
 
 def _stretches(
@@ -257,7 +278,7 @@ def _stretches(
 
     def pairs(iteration):
         rows_at = iteration % rows, each
-        return models.pairs(replay.transition.state[rows_at], replay.transition.action[rows_at], spec.actions)
+        return models.pairs(told(replay)[rows_at], replay.transition.action[rows_at], spec.actions)
 
     length = max(options.chunk, 2)
     newest = step - length + jnp.arange(length)
@@ -274,12 +295,20 @@ def _stretches(
     )
 
 
-def train_reward(mind: Mind, options: Episodic, spec: Spec, batch: Experience, clip: float) -> tuple[RewardModel, PyTree, Float[Array, ""]]:
+def train_reward(
+    mind: Mind, options: Episodic, spec: Spec, batch: Experience, clip: float, step: Int[Array, ""]
+) -> tuple[RewardModel, PyTree, Float[Array, ""]]:
     """The reward model and its optimiser after one gradient step (Eq. 5), and the loss before it."""
-    pair = models.pairs(batch.transition.state, batch.transition.action, spec.actions)
+    pair = models.pairs(told(batch), batch.transition.action, spec.actions)
     inputs = _reward_input(options, pair, batch.before.h)
     adam = optimiser(options.reward_rate, clip)
-    return descend(adam, models.reward_loss, mind.reward, mind.reward_optimiser, inputs, batch.transition.reward)
+
+    def train():
+        return descend(adam, models.reward_loss, mind.reward, mind.reward_optimiser, inputs, batch.transition.reward)
+
+    if options.models_stop is None:
+        return train()
+    return lax.cond(is_learning(options, spec, step), train, lambda: (mind.reward, mind.reward_optimiser, jnp.zeros(())))
 
 
 def _reward_input(options: Episodic, pair: Float[Array, "*B X"], h: Float[Array, "*B H"]) -> Float[Array, "*B Y"]:

@@ -69,7 +69,8 @@ def _begin(env: gym.Env, name: str, seed: int, episode: int) -> np.ndarray:
 
 
 def _frame(env: gym.Env, name: str) -> np.ndarray:
-    frame = env.render()
+    with blame(name, "render"):
+        frame = env.render()
     if not isinstance(frame, np.ndarray):
         raise EngramError(f"{name} cannot be filmed: its render() gave no picture with render_mode='rgb_array'.")
     return frame

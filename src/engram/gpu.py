@@ -74,3 +74,82 @@ def squares(
     )(keys, filled[None], queries)
     is_there = (jnp.arange(sizes[1]) * BLOCK < filled) & ~jnp.isnan(queries[:, :1])
     return distances, jnp.where(is_there, smallest, jnp.inf)
+
+
+WIDE, FEW, LARGEST = 64, 16, 65_536
+"""keys of which the first kernel of `few` finds the nearest; how many neighbours, and among how many keys, it is made for"""
+
+
+def few(
+    keys: Float[Array, "N H"], filled: Int[Array, ""], queries: Float[Array, "Q H"], k: int, interpret: bool = False
+) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
+    """Squared distances and slots of the `k` nearest among the filled, nearest first, of equals the lower slot first; infinity where there
+    are none. One kernel finds how near the nearest of each WIDE keys is to each query; no distance is written. The `k` nearest lie in the
+    `k` stretches that come nearest, and the other kernel finds them there.
+    """
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    (slots, dim), count = keys.shape, queries.shape[0]
+    columns = keys.T  # so that neighbours in memory are read together
+    rows, asked = 4 * WIDE, 32
+    stretches = pl.cdiv(slots, rows) * (rows // WIDE)
+
+    def distances(columns, queries, slot, query, is_there, is_asked):
+        total = jnp.zeros(jnp.broadcast_shapes(slot.shape, query.shape), jnp.float32)
+        for h in range(dim):
+            key = triton.load(columns.at[h, slot], mask=is_there, other=0.0)
+            ask = triton.load(queries.at[query, h], mask=is_asked, other=0.0)
+            total += (key - ask) ** 2
+        return jnp.where(is_there & (total == total), total, jnp.inf)  # a query that is no number has no neighbours
+
+    def coarse(columns, filled, queries, minima):
+        first = pl.program_id(0) * rows
+        query = (pl.program_id(1) * asked + jnp.arange(asked))[:, None]
+
+        @pl.when(first < filled[0])
+        def _():
+            slot = (first + jnp.arange(rows))[None]
+            total = distances(columns, queries, slot, query, slot < filled[0], query < count)
+            lowest = jnp.min(total.reshape(asked, rows // WIDE, WIDE), axis=2)
+            stretch = (first // WIDE + jnp.arange(rows // WIDE))[None]
+            triton.store(minima.at[query, stretch], lowest, mask=jnp.broadcast_to(query < count, lowest.shape))
+
+    def fine(columns, filled, queries, minima, best, where):
+        query = pl.program_id(0)
+        stretch = jnp.arange(pl.next_power_of_2(stretches))
+        lowest = triton.load(minima.at[query, stretch], mask=stretch * WIDE < filled[0], other=jnp.inf)
+        rank = jnp.arange(pl.next_power_of_2(k))
+        chosen = jnp.full(rank.shape, -1, jnp.int32)
+        for j in range(k):
+            low = jnp.min(lowest)
+            at = jnp.min(jnp.where(lowest == low, stretch, stretches))
+            chosen = jnp.where((rank == j) & (low < jnp.inf), at, chosen)
+            lowest = jnp.where(stretch == at, jnp.inf, lowest)
+        slot = chosen[:, None] * WIDE + jnp.arange(WIDE)[None]
+        is_there = (chosen[:, None] >= 0) & (slot < filled[0])
+        total = distances(columns, queries, slot, jnp.full(slot.shape, query), is_there, slot == slot)
+        for j in range(k):
+            low = jnp.min(total)
+            at = jnp.min(jnp.where(total == low, slot, slots))
+            best[query, j] = low
+            where[query, j] = at
+            total = jnp.where(slot == at, jnp.inf, total)
+
+    minima = pl.pallas_call(
+        coarse,
+        out_shape=jax.ShapeDtypeStruct((count, stretches), jnp.float32),
+        grid=(pl.cdiv(slots, rows), pl.cdiv(count, asked)),
+        compiler_params=triton.CompilerParams(num_warps=4, num_stages=1),
+        name="coarse",
+        interpret=interpret,
+    )(columns, filled[None], queries)
+    best, where = pl.pallas_call(
+        fine,
+        out_shape=[jax.ShapeDtypeStruct((count, k), jnp.float32), jax.ShapeDtypeStruct((count, k), jnp.int32)],
+        grid=(count,),
+        compiler_params=triton.CompilerParams(num_warps=2, num_stages=1),
+        name="fine",
+        interpret=interpret,
+    )(columns, filled[None], queries, minima)
+    return best, where

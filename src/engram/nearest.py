@@ -47,6 +47,13 @@ def blockwise(
     return _answer(*_inside(blocks, minima, min(k, squares.shape[1])), k)
 
 
+def two_kernels(
+    keys: Float[Array, "N H"], filled: Int[Array, ""], queries: Float[Array, "Q H"], k: int, interpret: bool = False
+) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
+    """A search for few neighbours on a GPU that writes no distances. Not measured on one yet, so `nearest` does not choose it."""
+    return _answer(*gpu.few(keys, filled, queries, k, interpret), k)
+
+
 def portable(
     keys: Float[Array, "N H"], filled: Int[Array, ""], queries: Float[Array, "Q H"], k: int
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:

@@ -1,7 +1,7 @@
 """Feed-forward networks, how observations enter them, and the gradient step by which they learn."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -35,11 +35,92 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
 
-def widened(network: MLP, more: int) -> MLP:
-    """A network with further inputs, which have no effect before it learns."""
-    weight = network.layers[0].weight
+class Convolution(eqx.Module):
+    """A convolution with ReLU, as one matrix product over patches: over many runs at once it stays one, where `lax.conv` becomes many."""
+
+    linear: eqx.nn.Linear
+    kernel: int = eqx.field(static=True)
+    stride: int = eqx.field(static=True)
+
+    def __init__(self, channels: int, filters: int, kernel: int, stride: int, key: Key[Array, ""]):
+        self.linear = eqx.nn.Linear(kernel * kernel * channels, filters, key=key)
+        self.kernel, self.stride = kernel, stride
+
+    def __call__(self, x: Float[Array, "H W C"]) -> Float[Array, "h w O"]:
+        assert self.linear.bias is not None
+        return jax.nn.relu(patches(x, self.kernel, self.stride) @ self.linear.weight.T + self.linear.bias)
+
+
+def patches(x: Float[Array, "H W C"], kernel: int, stride: int) -> Float[Array, "h w X"]:
+    """The squares of `kernel` pixels that a convolution sees, each in a row; edges that it does not reach are left out. They are put
+    together from blocks of `stride` pixels, of which `kernel` must be a multiple."""
+    blocks = kernel // stride
+    height, width = ((n - kernel) // stride + 1 for n in x.shape[:2])
+    high, wide = height + blocks - 1, width + blocks - 1
+    x = x[: high * stride, : wide * stride].reshape(high, stride, wide, stride, -1).transpose(0, 2, 1, 3, 4).reshape(high, wide, -1)
+    return jnp.concatenate([x[i : i + height, j : j + width] for i in range(blocks) for j in range(blocks)], axis=-1)
+
+
+CONVOLUTIONS = {"paper": ((32, 8, 4), (64, 4, 2), (64, 3, 1), (1024, 3, 1)), "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1))}
+"""filters, kernel and stride of each layer"""
+
+
+class Vision(eqx.Module):
+    """Convolutions over a stack of frames."""
+
+    layers: tuple[Convolution, ...]
+    shape: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, shape: tuple[int, ...], layers: Sequence[tuple[int, int, int]], key: Key[Array, ""]):
+        channels = [shape[0], *(filters for filters, _, _ in layers)]
+        keys = jax.random.split(key, len(layers))
+        self.layers = tuple(Convolution(c, *layer, key=k) for c, layer, k in zip(channels, layers, keys, strict=False))
+        self.shape = shape
+
+    def __call__(self, x: Float[Array, "S"]) -> Float[Array, "F"]:
+        x = x.reshape(self.shape).transpose(1, 2, 0)
+        for layer in self.layers:
+            x = layer(x)
+        return x.ravel()
+
+
+class Seeing(eqx.Module):
+    """Convolutions, and linear layers on what they find."""
+
+    vision: Vision
+    head: MLP
+
+    def __init__(self, vision: Vision, sizes: tuple[int, ...], key: Key[Array, ""]):
+        self.vision = vision
+        self.head = MLP((features(vision), *sizes), key)
+
+    def __call__(self, x: Float[Array, "S"]) -> Float[Array, "O"]:
+        return self.head(self.vision(x))
+
+
+def trunk(network: MLP | Seeing, x: Float[Array, "S"]) -> Float[Array, "F"]:
+    """What the convolutions find; what is seen itself where there are none."""
+    return network.vision(x) if isinstance(network, Seeing) else x
+
+
+def head(network: MLP | Seeing) -> MLP:
+    """The linear layers."""
+    return network.head if isinstance(network, Seeing) else network
+
+
+def features(vision: Vision) -> int:
+    """How many numbers the convolutions find in a stack of frames."""
+    sides = vision.shape[1:]
+    for layer in vision.layers:
+        sides = tuple((side - layer.kernel) // layer.stride + 1 for side in sides)
+    return math.prod(sides) * int(vision.layers[-1].linear.out_features)
+
+
+def widened(network: MLP | Seeing, more: int) -> MLP | Seeing:
+    """A network whose linear layers have further inputs, which have no effect before it learns."""
+    weight = head(network).layers[0].weight
     wide = jnp.concatenate([weight, jnp.zeros((weight.shape[0], more))], axis=1)
-    return eqx.tree_at(lambda network: network.layers[0].weight, network, wide)
+    return eqx.tree_at(lambda network: head(network).layers[0].weight, network, wide)
 
 
 class Carried(NamedTuple):
@@ -121,6 +202,11 @@ def draw(build: Callable[[Key[Array, ""]], PyTree], key: Key[Array, ""]) -> PyTr
 def width(spec: Spec) -> int:
     """How many numbers an observation has."""
     return math.prod(spec.shape)
+
+
+def choosable(spec: Spec, q: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
+    """Values of which only those of actions that may be chosen are not minus infinity."""
+    return q if spec.allowed is None else jnp.where(jnp.arange(q.shape[-1]) < spec.allowed, q, -jnp.inf)
 
 
 def encode(spec: Spec, observation: Float[Array, "E ..."], scaled: bool, stretched: bool = False) -> Float[Array, "E S"]:

@@ -1,20 +1,31 @@
 """Experience replay: a ring buffer on the device. Row i holds what the run's environments did in iteration i, so the place to write
 is the same number for all runs and the buffer is updated in place."""
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, UInt8
+
+
+class Film(NamedTuple):
+    """Observations that are stacks of C frames, each frame stored once: stacks are built when they are drawn. Row i holds what was seen
+    before the action of iteration i, and so, after that of the iteration before."""
+
+    frames: UInt8[Array, "N E P"]
+    shown: Bool[Array, "N E C"]
+    """whether the frame so many rows earlier is in the stack; what lies before the beginning of a game is black"""
 
 
 class Transition(NamedTuple):
-    """One step of one environment (or of several, with leading axes)."""
+    """One step of one environment (or of several, with leading axes). In a replay of images `state` may be a `Film`, which has what
+    followed too, and `next_state` None."""
 
-    state: Float[Array, "S"]
+    state: Any  # Float[Array, "S"], or a Film
     action: Int[Array, ""]
     reward: Float[Array, ""]
-    next_state: Float[Array, "S"]
+    next_state: Any
     end: Float[Array, ""]
     """1 where nothing follows, else 0"""
     over: Float[Array, ""]
@@ -26,6 +37,32 @@ def empty(row: PyTree, capacity: int, iterations: int) -> PyTree:
     envs = jax.tree.leaves(row)[0].shape[0]
     length = max(1, min(capacity // envs, iterations))
     return jax.tree.map(lambda x: jnp.zeros((length, *x.shape), x.dtype), row)
+
+
+def film(stack: int, shape: tuple[int, ...], rows: int, envs: int) -> Film:
+    """A blank film for stacks of so many frames, seen by E environments; for a replay of so many rows."""
+    pixels = math.prod(shape[1:])
+    return Film(jnp.zeros((rows, envs, pixels), jnp.uint8), jnp.zeros((rows, envs, stack), bool))
+
+
+def shoot(film: Film, observation: UInt8[Array, "E C *P"], iteration: Int[Array, ""]) -> Film:
+    """Takes in what is seen at an iteration: its newest frame, and which earlier ones are not black."""
+    stack = observation.reshape(*observation.shape[:2], -1)[:, ::-1]
+    row = iteration % film.frames.shape[0]
+    return Film(film.frames.at[row].set(stack[:, 0]), film.shown.at[row].set(jnp.any(stack != 0, axis=-1)))
+
+
+def stacks(film: Film, place: tuple[Int[Array, "B"], Int[Array, "B"]]) -> UInt8[Array, "B C*P"]:
+    """What was seen there, oldest frame first, in one row of bytes."""
+    rows, count = film.frames.shape[0], film.shown.shape[-1]
+    row, env = place[0][:, None], place[1][:, None]
+    back = jnp.arange(count - 1, -1, -1)
+    shown = film.shown[row, env, back]
+    return jnp.where(shown[..., None], film.frames[(row - back) % rows, env], 0).reshape(len(place[0]), -1)
+
+
+def is_filmed(replay: Any) -> bool:
+    return isinstance(replay, Transition) and isinstance(replay.state, Film)
 
 
 def store(replay: PyTree, row: PyTree, iteration: Int[Array, ""]) -> PyTree:
@@ -53,9 +90,10 @@ class Ahead(NamedTuple):
 
 
 def look_ahead(replay: Transition, iterations: Int[Array, ""], steps: int, gamma: float, lots: Float[Array, "B"]) -> Ahead:
-    """Stretches of n steps whose first is drawn as by `sample`. They are shorter where the episode is over, or nothing newer is stored."""
+    """Stretches of n steps whose first is drawn as by `sample`. They are shorter where the episode is over, or nothing newer is stored.
+    Of a film the oldest steps are left out: earlier frames of their stacks are overwritten already."""
     rows, envs = replay.reward.shape
-    stored = jnp.clip(iterations, 1, rows)
+    stored = jnp.clip(iterations, 1, rows - replay.state.shown.shape[-1] if is_filmed(replay) else rows)
     drawn = jnp.minimum((lots * (stored * envs)).astype(jnp.int32), stored * envs - 1)
     env, age = drawn % envs, drawn // envs
     ages = age[:, None] + jnp.arange(steps)  # counted from the oldest row on
@@ -69,9 +107,22 @@ def look_ahead(replay: Transition, iterations: Int[Array, ""], steps: int, gamma
     return Ahead((row[:, 0], env), (last, env), reward, gamma ** length.astype(jnp.float32))
 
 
+def after(replay: Transition, place: tuple[Int[Array, "B"], Int[Array, "B"]]) -> tuple[Int[Array, "B"], Int[Array, "B"]]:
+    """The places that follow."""
+    row, env = place
+    return (row + 1) % replay.reward.shape[0], env
+
+
 def at(replay: PyTree, place: tuple[Int[Array, "B"], Int[Array, "B"]]) -> PyTree:
     """What is stored there."""
-    return jax.tree.map(lambda x: x[place], replay)
+
+    def one(x):
+        if not is_filmed(x):
+            return x[place]
+        rest = jax.tree.map(lambda x: x[place], x._replace(state=None))
+        return rest._replace(state=stacks(x.state, place), next_state=stacks(x.state, after(x, place)))
+
+    return jax.tree.map(one, replay, is_leaf=is_filmed)
 
 
 def sequences(replay: PyTree, iterations: Int[Array, ""], length: int, lots: Float[Array, "B"]) -> PyTree:

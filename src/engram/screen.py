@@ -53,7 +53,7 @@ def progress(what: str) -> Iterator[Callable[[Now], None]]:
 def report(result: Result) -> None:
     """A table of what came out, where it is, and what to try next."""
     screen, summary, name = Console(), result.summary, name_of(result.agent)
-    table = Table(title=f"{name} on {result.task.name}: {seeds(len(result.seeds))}, {result.steps:,} agent steps each")
+    table = Table(title=f"{name} on {result.task.name}: {seeds(len(result.seeds))}, {result.task.amount(result.steps)} each")
     for column in ("", "mean", "95% interval", "std", "IQM", "worst", "best"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for label, row in (("final score", summary["final"]), ("whole run", summary["auc"])):
@@ -101,6 +101,9 @@ def evaluation(what: str, returns: dict[int, np.ndarray]) -> None:
 def catalogue() -> None:
     """Agents, tasks and presets, each with a line."""
     anything = {"gym:ID": "any Gymnasium environment with discrete actions, such as gym:Acrobot-v1; 100,000 steps"}
+    anything |= {
+        "atari:GAME": "any of the 57 games, such as atari:breakout, or atari:breakout-modern; 2,500,000 steps (pip install ale-py)"
+    }
     sections = {
         "Agents": {name: _headline(kind) for name, kind in AGENTS.items()},
         "Tasks": {name: f"{find(name).about}; {find(name).steps:,} steps" for name in names()} | anything,

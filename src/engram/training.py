@@ -31,6 +31,7 @@ from engram.report.figures import learning_curves
 from engram.report.statistics import summary
 from engram.scores import Scores
 from engram.tasks import Task, check, find, names
+from engram.tasks.atari import SKIP
 from engram.types import Agent, Spec
 
 POINTS = 100
@@ -38,7 +39,7 @@ POINTS = 100
 LONGEST = 1_000
 """iterations between two points at most"""
 PATIENCE = 60.0
-"""seconds between two checkpoints"""
+"""seconds between two checkpoints, or twenty times as many as it takes to write one"""
 
 
 class Progress(NamedTuple):
@@ -82,6 +83,7 @@ class Training:
         self.seconds, self.trained = 0.0, 0  # of training once compiled, and iterations done in them
         self.is_compiled = False
         self.saved: float | None = None
+        self.patience = PATIENCE
 
     def check_size(self) -> None:
         """Raises if the runs need more memory than there is."""
@@ -104,6 +106,7 @@ class Training:
         """Writes a checkpoint, the curves and the metrics."""
         if self.folder is None:
             return
+        began = time.monotonic()
         tree, notes = self.driver.save()
         meta = {
             "step": self.driver.iteration * self.spec.envs,
@@ -120,6 +123,7 @@ class Training:
         )
         self.folder.write_metrics(self.rows())
         self.saved = time.monotonic()
+        self.patience = max(PATIENCE, 20 * (self.saved - began))  # a replay of images takes long to write
 
     def rows(self) -> list[dict[str, float]]:
         steps = self.scores.steps(self.spec.envs)
@@ -153,7 +157,7 @@ class Training:
             metrics = self.driver.metrics()
             self._check(metrics)
             self.scores.mark(metrics)
-            if self.saved is None or time.monotonic() - self.saved > PATIENCE:
+            if self.saved is None or time.monotonic() - self.saved > self.patience:
                 self.save()
         if self.driver.fault is not None:
             broken = str(self.driver.fault).rstrip(".")
@@ -200,6 +204,7 @@ class Training:
         steps = self.scores.steps(self.spec.envs)
         curves = {seed: (steps, self.scores.curve[: len(steps), r]) for r, seed in enumerate(self.seeds)}
         head = {"agent": name_of(self.agent), "task": self.task.name, "seeds": list(self.seeds), "steps": self.steps}
+        head |= {"emulator_frames": self.steps * SKIP} if self.task.arcade else {}
         figures = head | summary(curves) | {"steps_per_second": self.speed}
         policies = self.policies(self.driver.save()[0][0])
         self.driver.close()
@@ -207,7 +212,7 @@ class Training:
         if self.folder is not None:
             path = self.folder.path
             self.folder.write_summary(figures)
-            subtitle = f"{len(self.seeds)} seeds, {self.steps:,} agent steps: mean, its 95% interval, every seed"
+            subtitle = f"{len(self.seeds)} seeds, {self.task.amount(self.steps)}: mean, its 95% interval, every seed"
             learning_curves({head["agent"]: curves}, path / "curves.png", f"{head['agent']} on {self.task.name}", subtitle)
         return Result(self.agent, self.task, self.seeds, self.steps, curves, self.rows(), figures, policies, path)
 
@@ -236,7 +241,7 @@ def train(
     task: str | Task | Callable[..., gym.Env],
     seeds: int | Sequence[int] = 10,
     steps: int | None = None,
-    envs: int = 1,
+    envs: int | None = None,
     out: str | Path | None = None,
     host: bool = False,
     watch: Callable[[Progress], None] = lambda progress: None,
@@ -247,14 +252,15 @@ def train(
     environment. `steps` counts the actions of one run, over all its `envs` environments. With `out`, a run folder is written there.
     `host` steps Gymnasium's environment even where the task is also written in JAX.
     """
-    for name, value in (("envs", envs), *([("steps", steps)] if steps is not None else [])):
-        check_option(name, value, Count)
+    for name, value in (("envs", envs), ("steps", steps)):
+        check_option(name, value, Count | None)
     agent = make_agent(agent) if isinstance(agent, str) else agent
     if isinstance(agent, type) or not hasattr(agent, "init"):
         raise EngramError(f"{agent!r} is no agent: give one with its options, such as engram.DQN().")
     numbers = _numbers(seeds)
     task = find(task, steps)
     _try_out(task)
+    envs = envs or task.envs
     spec = task.spec(envs, -(-task.steps // envs))
     training = Training(agent, task, numbers, task.steps, spec, None, host)
     training.check_size()

@@ -30,6 +30,10 @@ class Spec:
     """steps after which an episode is cut, where known"""
     limit_ends: bool = False
     """whether being cut counts as an end, after which nothing is worth anything"""
+    stack: int = 0
+    """where an observation is a stack of frames along its first axis, of which the newest is the last: how many"""
+    allowed: Any = None
+    """where games with fewer actions share a program with others: how many this run may choose from, a number that may be traced"""
     envs: int = 1
     """environments of one run, in lockstep"""
     iterations: int = 1_000_000
@@ -45,7 +49,8 @@ class TimeStep(NamedTuple):
     terminated: Bool[Array, "E"]
     truncated: Bool[Array, "E"]
     final: Float[Array, "E ..."]
-    """what the last action led to: the same as `observation` unless the episode ended there"""
+    """what the last action led to: the same as `observation` unless the episode ended there; nothing where observations are stacks of
+    frames, since those games never end but for good"""
 
 
 class Outcome(NamedTuple):

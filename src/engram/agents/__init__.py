@@ -29,6 +29,9 @@ _BEYOND = {"stretch_inputs": True, "multi_step": 3, "learning_rate": 1e-3}
 _ENDLESS = {"time_limit_ends": False, "gamma": 0.98, "epsilon_end": 0.0}
 _STEADY = {"epsilon_decay": 3e3, "learning_rate": 1e-3, "anneal": True, "target_every": 500, "batch": 128, "learn_every": 4}
 
+_ATARI = {"hidden": 512, "layers": 1, "learning_rate": 1e-4, "learn_start": 50_000, "target_every": 250, "huber": True}
+_ATARI |= {"epsilon_end": 0.1, "epsilon_decay": 1e5}
+
 PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "paper": ("as the paper has it; the default", {}),
     "authors": (
@@ -60,6 +63,13 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
             | {"epsilon_decay": 3e3, "learning_rate": 2e-4, "anneal": True, "learn_every": 16},
             "drqn": {"learning_rate": 1e-3, "time_limit_ends": False},
             "ppo": {"learning_rate": 3e-3},
+        },
+    ),
+    "atari": (
+        "for Atari, as the paper has it",
+        {
+            "dqn": _ATARI,
+            "mbec++": _ATARI | {"neighbours": 7, "chunk": 100, "slots": 50_000, "models_stop": 5_000_000},
         },
     ),
     "scaled": (

@@ -1,7 +1,7 @@
 """Deep recurrent Q-network (Hausknecht and Stone 2015): an LSTM in the Q-network, and its state beside each transition in replay."""
 
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,8 @@ class State(NamedTuple):
 @dataclass(frozen=True)
 class DRQN(TemporalDifference):
     """Q-learning with an LSTM, from sequences in replay that begin with the LSTM's state as it was."""
+
+    mixes_games: ClassVar[bool] = False
 
     batch: Count = 16
     """sequences drawn from replay for one update"""

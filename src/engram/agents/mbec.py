@@ -10,9 +10,11 @@ from jaxtyping import Array, Float, Int, Key
 
 from engram import episodic
 from engram import replay as rp
-from engram.agents.shared import Learning, check_neighbours, due, ends, epsilon, explore, see
+from engram.agents.shared import Learning, blank_replay, check_neighbours, due, ends, epsilon, explore, nothing_seen, see
+from engram.agents.shared import take_in as store_transition
 from engram.episodic import Episodic, Experience, Happened, Mind
-from engram.networks import lived, width
+from engram.errors import EngramError
+from engram.networks import choosable, lived, width
 from engram.types import Spec, TimeStep
 
 
@@ -34,22 +36,25 @@ class MBEC(Episodic, Learning):
         check_neighbours(self)
 
     def init(self, key: Key[Array, ""], spec: Spec) -> Life:
+        if spec.stack:
+            raise EngramError("MBEC alone has no network that learns to see images: use mbec++ here.")
         return born(self, spec, key)
 
     def act(self, life: Life, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         lots = jax.random.uniform(key, (1 + 3 * spec.envs,))
         life, happened = take_in(self, life, spec, timestep, step)
         mind, tau, plan, q = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
+        q = choosable(spec, q)
         chance = epsilon(self, spec, step)
         action = explore(q, chance, lots[1 + spec.envs :].reshape(2, -1))
         mind = episodic.advance(mind, tau, plan, action, happened.done)
         metrics = {"epsilon": chance, "value": jnp.mean(jnp.max(q, axis=-1)), "memory": mind.memory.filled.astype(jnp.float32)}
-        return life._replace(mind=mind, seen=happened.state, action=action), action, metrics
+        return life._replace(mind=mind, action=action), action, metrics
 
     def learn(self, life: Life, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         def update():
             batch = rp.sample(life.replay, step, jax.random.uniform(key, (self.batch,)))
-            return episodic.train_reward(life.mind, self, spec, batch, self.clip)
+            return episodic.train_reward(life.mind, self, spec, batch, self.clip, step)
 
         as_before = life.mind.reward, life.mind.reward_optimiser, jnp.zeros(())
         reward, optimiser_state, loss = lax.cond(due(self, spec, step), update, lambda: as_before)
@@ -60,29 +65,32 @@ class MBEC(Episodic, Learning):
     def play(self, life: Life, spec: Spec, observation, first, key: Key[Array, ""]):
         state = see(self, spec, observation)
         plan, q, _ = foresee(self, life.mind, spec, state, first)
-        action = jnp.argmax(q, axis=-1)
+        action = jnp.argmax(choosable(spec, q), axis=-1)
         return life._replace(mind=life.mind._replace(tau=episodic.after(plan, action))), action
 
 
 def born(options, spec: Spec, key: Key[Array, ""]) -> Life:
     """The beginning of a life, with nothing remembered."""
-    mind = episodic.init(options, spec, width(spec), options.clip, key)
-    seen, nothing, action = jnp.zeros((spec.envs, width(spec))), jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32)
-    row = Experience(rp.Transition(seen, action, nothing, seen, nothing, nothing), mind.before, mind.tau)
-    return Life(mind, rp.empty(row, options.replay, spec.iterations), seen, action)
+    states = options.gist if spec.stack else width(spec)
+    mind = episodic.init(options, spec, states, options.clip, key)
+    transition = blank_replay(options, spec)
+    rows = transition.reward.shape[0]
+    before, after = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape)), (mind.before, mind.tau))
+    gist = jnp.zeros((rows, spec.envs, states)) if spec.stack else None
+    return Life(mind, Experience(transition, before, after, gist), nothing_seen(spec), jnp.zeros(spec.envs, jnp.int32))
 
 
-def take_in(options, life: Life, spec: Spec, timestep: TimeStep, step: Int[Array, ""]) -> tuple[Life, Happened]:
-    """Stores what followed the last action."""
-    seen = see(options, spec, timestep.observation)
-    led_to = see(options, spec, timestep.final)
-    end = ends(options, spec, timestep)
-    happened = Happened(seen, timestep.reward, timestep.terminated | timestep.truncated, end)
-    ended = end.astype(jnp.float32), happened.done.astype(jnp.float32)
-    transition = rp.Transition(life.seen, life.action, timestep.reward, led_to, *ended)
-    row = Experience(transition, life.mind.before, life.mind.tau)
-    # Before the first step this fills the last row, which is overwritten before it can be drawn.
-    return life._replace(replay=rp.store(life.replay, row, step - 1)), happened
+def take_in(
+    options, life: Life, spec: Spec, timestep: TimeStep, step: Int[Array, ""], gist: Float[Array, "E G"] | None = None
+) -> tuple[Life, Happened]:
+    """Stores what followed the last action. `gist` is what the models are told of images."""
+    transition, seen = store_transition(options, spec, life.replay.transition, life.seen, life.action, timestep, step)
+    before, after = rp.store((life.replay.before, life.replay.after), (life.mind.before, life.mind.tau), step - 1)
+    kept = None if gist is None else rp.store(life.replay.gist, gist, step)
+    over = timestep.terminated | timestep.truncated
+    happened = Happened(seen if gist is None else gist, timestep.reward, over, ends(options, spec, timestep))
+    replay = Experience(transition, before, after, kept)
+    return life._replace(replay=replay, seen=seen[:, : life.seen.shape[1]]), happened
 
 
 def foresee(options, mind: Mind, spec: Spec, state: Float[Array, "E S"], first):

@@ -12,9 +12,9 @@ from engram import episodic, models
 from engram import memory as mem
 from engram import replay as rp
 from engram.agents.mbec import Life, born, foresee, take_in
-from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, every, explore, rate, see
+from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, every, explore, q_network, rate, see, shown
 from engram.episodic import Episodic, Experience, Mind
-from engram.networks import MLP, descend, draw, optimiser, widened, width
+from engram.networks import MLP, Seeing, choosable, descend, draw, head, optimiser, trunk, widened
 from engram.options import Count, Probability, Share
 from engram.returns import td_loss, td_target
 from engram.types import Spec, TimeStep
@@ -23,7 +23,7 @@ from engram.types import Spec, TimeStep
 class Semantic(NamedTuple):
     """What learns by temporal differences: Q_theta and f_beta."""
 
-    q: MLP
+    q: MLP | Seeing
     consolidation: MLP
 
 
@@ -32,13 +32,14 @@ class State(NamedTuple):
     semantic: Semantic
     target: Semantic
     optimiser: PyTree
+    gist_map: Float[Array, "F G"] | None
+    """from what the convolutions find to what the models are told, where there are images"""
 
 
 class Batch(NamedTuple):
     """What the TD loss needs of a batch, all of it fixed: no gradient enters memory, trajectory or reward model."""
 
     state: Float[Array, "B S"]
-    """what the Q-network sees"""
     action: Int[Array, "B"]
     tau: Float[Array, "B H"]
     q_episodic: Float[Array, "B"]
@@ -75,7 +76,7 @@ class MBECpp(Episodic, Bootstrapping):
 
         def build(key):
             return Semantic(
-                q=MLP((width(spec), *[self.hidden] * self.layers, spec.actions), key),
+                q=q_network(self, spec, key),
                 consolidation=MLP((self.trajectory, self.consolidation_hidden, 1), key),
             )
 
@@ -83,29 +84,34 @@ class MBECpp(Episodic, Bootstrapping):
         if self.q_sees_trajectory:
             semantic = semantic._replace(q=widened(semantic.q, self.trajectory))
         adam = optimiser(self.learning_rate, self.clip)
-        return State(born(self, spec, life_key), semantic, semantic, adam.init(semantic))
+        gist_map = None
+        if spec.stack:
+            found = head(semantic.q).layers[0].weight.shape[1] - self.trajectory * self.q_sees_trajectory
+            gist_map = jax.random.normal(jax.random.fold_in(semantic_key, 1), (found, self.gist)) / jnp.sqrt(found)
+        return State(born(self, spec, life_key), semantic, semantic, adam.init(semantic), gist_map)
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         lots = jax.random.uniform(key, (1 + 3 * spec.envs,))
-        life, happened = take_in(self, state.life, spec, timestep, step)
+        found, gist = self.look(state, see(self, spec, timestep.observation))
+        life, happened = take_in(self, state.life, spec, timestep, step, gist)
         mind, tau, plan, q_mbec = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
         beta = self.beta(state.semantic, tau.h)
         q_episodic = beta[:, None] * (q_mbec - self.level(life.mind))
-        q_semantic = jax.vmap(state.semantic.q)(self.view(happened.state, tau.h))
-        q = q_episodic + q_semantic  # Eq. 7
+        q_semantic = self.values(state.semantic, found, tau.h)
+        q = choosable(spec, q_episodic + q_semantic)  # Eq. 7
         chance = epsilon(self, spec, step)
         action = explore(q, chance, lots[1 + spec.envs :].reshape(2, -1))
         mind = episodic.advance(mind, tau, plan, action, happened.done)
         best = jnp.argmax(q, axis=-1)
         metrics = {
-            "episodic": jnp.mean(jnp.argmax(q_episodic, axis=-1) == best),
-            "semantic": jnp.mean(jnp.argmax(q_semantic, axis=-1) == best),
+            "episodic": jnp.mean(jnp.argmax(choosable(spec, q_episodic), axis=-1) == best),
+            "semantic": jnp.mean(jnp.argmax(choosable(spec, q_semantic), axis=-1) == best),
             "beta": jnp.mean(beta),
             "memory": mind.memory.filled.astype(jnp.float32),
             "epsilon": chance,
             "value": jnp.mean(jnp.max(q, axis=-1)),
         }
-        return state._replace(life=life._replace(mind=mind, seen=happened.state, action=action)), action, metrics
+        return state._replace(life=life._replace(mind=mind, action=action)), action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         mind, replay = state.life.mind, state.life.replay
@@ -113,12 +119,12 @@ class MBECpp(Episodic, Bootstrapping):
         def update():
             lots = jax.random.uniform(key, (1 + self.batch,))
             ahead = rp.look_ahead(replay.transition, step, self.multi_step, self.gamma, lots[1:])
-            experience = rp.at(replay, ahead.first)
+            experience, last = (self.drawn(spec, replay, place) for place in (ahead.first, ahead.last))
             p_read = self.p_read if self.p_read_learning is None else self.p_read_learning
-            batch = self.evaluate(state, spec, experience, rp.at(replay, ahead.last), ahead, episodic.is_optimistic(p_read, lots[0]))
+            batch = self.evaluate(state, spec, experience, last, ahead, episodic.is_optimistic(p_read, lots[0]))
             adam = optimiser(rate(self, spec, step), self.clip)
             learnt = descend(adam, self.loss, state.semantic, state.optimiser, batch)
-            return learnt, episodic.train_reward(mind, self, spec, experience, self.clip)
+            return learnt, episodic.train_reward(mind, self, spec, experience, self.clip, step)
 
         nothing = jnp.zeros(())
         as_before = (state.semantic, state.optimiser, nothing), (mind.reward, mind.reward_optimiser, nothing)
@@ -128,7 +134,14 @@ class MBECpp(Episodic, Bootstrapping):
         mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, jax.random.fold_in(key, 1))
         target = every(self.target_every, step, semantic, state.target)
         metrics = {"td_loss": error, "reward_loss": rewards[2], "trajectory_loss": mind.recall_loss}
-        return State(state.life._replace(mind=mind), semantic, target, optimiser_state), metrics
+        life = state.life._replace(mind=mind)
+        return state._replace(life=life, semantic=semantic, target=target, optimiser=optimiser_state), metrics
+
+    def drawn(self, spec: Spec, replay: Experience, place: tuple[Int[Array, "B"], Int[Array, "B"]]) -> Experience:
+        """What lies in replay there, as the networks get it."""
+        found = rp.at(replay, place)
+        next_gist = None if replay.gist is None else rp.at(replay.gist, rp.after(replay.transition, place))
+        return found._replace(transition=shown(self, spec, found.transition), next_gist=next_gist)
 
     def evaluate(
         self, state: State, spec: Spec, experience: Experience, last: Experience, ahead: rp.Ahead, optimistic: Bool[Array, ""]
@@ -138,20 +151,21 @@ class MBECpp(Episodic, Bootstrapping):
         mind, level = state.life.mind, self.level(state.life.mind)
         s, a, r = experience.transition[:3]
         s_next, end = last.transition.next_state, last.transition.end
-        pair = models.pairs(s, a, spec.actions)
+        pair = models.pairs(episodic.told(experience), a, spec.actions)
         reached = jax.vmap(mind.trajectory)(experience.before, pair)
-        plan = episodic.imagine(mind, self, s_next, last.after, spec.actions)
+        plan = episodic.imagine(mind, self, episodic.told_next(last), last.after, spec.actions)
         keys = episodic.keys(mind, jnp.concatenate([reached.h, plan.tau.h.reshape(-1, self.trajectory)]))
         values = episodic.read(mind, self, episodic.recall(mind, self, keys), optimistic)
         reward = r if self.observed_reward else episodic.reward(mind, self, pair, experience.before.h)
         q_mbec = plan.reward + self.gamma * values[self.batch :].reshape(plan.reward.shape) - level
 
         def joint(semantic):
-            return q_mbec * self.beta(semantic, last.after.h)[:, None] + jax.vmap(semantic.q)(self.view(s_next, last.after.h))
+            q_semantic = self.values(semantic, self.find(semantic, s_next), last.after.h)
+            return choosable(spec, q_mbec * self.beta(semantic, last.after.h)[:, None] + q_semantic)
 
         chooser = joint(state.semantic) if self.double else None
         return Batch(
-            state=self.view(s, experience.before.h),
+            state=s,
             action=a,
             tau=experience.before.h,
             q_episodic=reward + self.gamma * values[: self.batch] - level,
@@ -160,13 +174,23 @@ class MBECpp(Episodic, Bootstrapping):
 
     def loss(self, semantic: Semantic, batch: Batch) -> Float[Array, ""]:
         """What is made smaller: the joint value's TD errors (Eq. 8)."""
-        q = jax.vmap(semantic.q)(batch.state)
+        q = self.values(semantic, self.find(semantic, batch.state), batch.tau)
         taken = jnp.take_along_axis(q, batch.action[:, None], axis=-1)[:, 0]
         return td_loss(batch.target, self.beta(semantic, batch.tau) * batch.q_episodic + taken, self.huber)
 
-    def view(self, state: Float[Array, "B S"], tau: Float[Array, "B H"]) -> Float[Array, "B X"]:
-        """What the Q-network sees of a state on a trajectory."""
-        return jnp.concatenate([state, tau], axis=-1) if self.q_sees_trajectory else state
+    def look(self, state: State, seen: Float[Array, "E S"]) -> tuple[Float[Array, "E F"], Float[Array, "E G"] | None]:
+        """What is found in what is seen and, of images, what the models are told of it."""
+        found = self.find(state.semantic, seen)
+        return found, None if state.gist_map is None else found @ state.gist_map
+
+    def find(self, semantic: Semantic, seen: Float[Array, "B S"]) -> Float[Array, "B F"]:
+        """What the Q-network's convolutions find; what is seen itself where there are none."""
+        return jax.vmap(lambda x: trunk(semantic.q, x))(seen)
+
+    def values(self, semantic: Semantic, found: Float[Array, "B F"], tau: Float[Array, "B H"]) -> Float[Array, "B A"]:
+        """Q_theta of what was found in states, met on trajectories `tau`."""
+        inputs = jnp.concatenate([found, tau], axis=-1) if self.q_sees_trajectory else found
+        return jax.vmap(head(semantic.q))(inputs)
 
     def level(self, mind: Mind) -> Float[Array, ""] | float:
         """What the episodic value is counted from."""
@@ -180,9 +204,9 @@ class MBECpp(Episodic, Bootstrapping):
         return jax.nn.sigmoid(jax.vmap(semantic.consolidation)(tau)[:, 0] + shift)
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
-        seen = see(self, spec, observation)
+        found, gist = self.look(state, see(self, spec, observation))
         mind = state.life.mind
-        plan, q_mbec, tau = foresee(self, mind, spec, seen, first)
-        q = self.beta(state.semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) + jax.vmap(state.semantic.q)(self.view(seen, tau.h))
-        action = jnp.argmax(q, axis=-1)
+        plan, q_mbec, tau = foresee(self, mind, spec, found if gist is None else gist, first)
+        q = self.beta(state.semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) + self.values(state.semantic, found, tau.h)
+        action = jnp.argmax(choosable(spec, q), axis=-1)
         return state._replace(life=state.life._replace(mind=mind._replace(tau=episodic.after(plan, action)))), action

@@ -15,7 +15,7 @@ from engram import waiting as wt
 from engram.agents.shared import Exploring, check_neighbours, ends, epsilon, explore, see, to_judge
 from engram.errors import EngramError
 from engram.memory import Memory
-from engram.networks import descend, optimiser, width
+from engram.networks import choosable, descend, optimiser, width
 from engram.options import Count, Positive
 from engram.types import Spec, TimeStep
 from engram.vae import VAE, channels_first, key_of
@@ -97,6 +97,7 @@ class MFEC(Exploring):
         near = tb.recall(state.tables, jnp.concatenate([judged, new.key]), self.neighbours)
         read, written = tb.split(near, (len(judged), tb.WRITES * envs))
         tables, q = tb.settled(state.tables, tb.read_mean(state.tables, read))
+        q = choosable(spec, q)
         q, q_reached = q[:envs], q[-envs:]
         tables = tb.write(tables, written, new, step, tb.size(self.slots, spec)[1])
 
@@ -146,7 +147,7 @@ class MFEC(Exploring):
         return tb.read_mean(state.tables, tb.recall(state.tables, self.keys(state, spec, observation), self.neighbours))
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
-        return state, jnp.argmax(self.values(state, spec, observation), axis=-1)
+        return state, jnp.argmax(choosable(spec, self.values(state, spec, observation)), axis=-1)
 
 
 def project(draws: Float[Array, "S D"]) -> Float[Array, "S min(S,D)"]:

@@ -13,7 +13,7 @@ from engram import tables as tb
 from engram import waiting as wt
 from engram.agents.shared import Learning, check_neighbours, check_replay, due, ends, epsilon, explore, rate, see, to_judge
 from engram.memory import Memory
-from engram.networks import MLP, clipped, draw, optimiser, width
+from engram.networks import MLP, choosable, clipped, draw, optimiser, width
 from engram.options import Count, Positive, Probability
 from engram.types import Spec, TimeStep
 
@@ -112,6 +112,7 @@ class NEC(Learning):
         near = tb.recall(state.tables, jnp.concatenate([h, new.key]), self.neighbours, self.delta)
         read, written = tb.split(near, (len(h), tb.WRITES * envs))
         tables, q = tb.settled(state.tables, tb.read_weighted(state.tables, read))
+        q = choosable(spec, q)
         q, q_reached = q[:envs], q[-envs:]
         tables = tb.write(tables, written, new, step, forget, self.write_rate)
         if forget == "unused":
@@ -183,4 +184,4 @@ class NEC(Learning):
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
         h = jax.vmap(state.embedding)(see(self, spec, observation))
         near = tb.recall(state.tables, h, self.neighbours, self.delta)
-        return state, jnp.argmax(tb.read_weighted(state.tables, near), axis=-1)
+        return state, jnp.argmax(choosable(spec, tb.read_weighted(state.tables, near)), axis=-1)

@@ -1,7 +1,7 @@
 """Proximal policy optimisation (Schulman et al. 2017), with or without an LSTM."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +83,8 @@ class State(NamedTuple):
 @dataclass(frozen=True)
 class PPO(Common):
     """Policy gradient that does not go further than the data allows, from several environments at once."""
+
+    mixes_games: ClassVar[bool] = False
 
     learning_rate: Positive = 1e-3
     """of Adam, in the beginning"""

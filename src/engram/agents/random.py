@@ -16,10 +16,15 @@ class Random:
         return ()
 
     def act(self, state, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        return state, jax.random.randint(key, (spec.envs,), 0, spec.actions), {}
+        return state, jax.random.randint(key, (spec.envs,), 0, count(spec)), {}
 
     def learn(self, state, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         return state, {}
 
     def play(self, state, spec: Spec, observation, first, key: Key[Array, ""]):
-        return state, jax.random.randint(key, (observation.shape[0],), 0, spec.actions)
+        return state, jax.random.randint(key, (observation.shape[0],), 0, count(spec))
+
+
+def count(spec: Spec) -> Int[Array, ""] | int:
+    """How many actions may be chosen."""
+    return spec.actions if spec.allowed is None else spec.allowed

@@ -1,14 +1,15 @@
 """What several agents share: groups of options, exploration, the clock."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from engram import replay as rp
 from engram.errors import EngramError
-from engram.networks import encode
+from engram.networks import CONVOLUTIONS, MLP, Seeing, Vision, encode, width
 from engram.options import Count, Positive, Probability, check_all
 from engram.types import Spec, TimeStep
 
@@ -84,6 +85,8 @@ class Bootstrapping(TemporalDifference):
     """n, rewards that a TD target gathers before it is estimated"""
     double: bool = False
     """whether the network chooses the next action and its target copy only values it (double Q-learning)"""
+    convolutions: Literal["paper", "nature"] = "paper"
+    """what sees stacks of frames: the paper's four layers, or the three of Mnih et al. (2015)"""
     huber: bool = False
     """whether errors greater than 1 count by their size, not by its square"""
 
@@ -91,6 +94,59 @@ class Bootstrapping(TemporalDifference):
 def see(options: Common, spec: Spec, observation: Float[Array, "E ..."]) -> Float[Array, "E S"]:
     """Observations as the networks get them."""
     return encode(spec, observation, options.scale_inputs, options.stretch_inputs)
+
+
+def q_network(options: Bootstrapping, spec: Spec, key: Key[Array, ""]) -> MLP | Seeing:
+    """A network of what is seen, with a value for each action."""
+    sizes = *[options.hidden] * options.layers, spec.actions
+    if not spec.stack:
+        return MLP((width(spec), *sizes), key)
+    return Seeing(Vision(spec.shape, CONVOLUTIONS[options.convolutions], key), sizes, key)
+
+
+def blank_replay(options: Learning, spec: Spec) -> rp.Transition:
+    """Room for transitions; of stacks of frames each frame is stored once."""
+    nothing, action = jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32)
+    if not spec.stack:
+        seen = nothing_seen(spec)
+        return rp.empty(rp.Transition(seen, action, nothing, seen, nothing, nothing), options.replay, spec.iterations)
+    rest = rp.empty(rp.Transition(None, action, nothing, None, nothing, nothing), options.replay, spec.iterations + spec.stack)
+    check_replay(options, spec, spec.stack + 2, "as many as a stack has frames and two more")
+    return rest._replace(state=rp.film(spec.stack, spec.shape, *rest.reward.shape))
+
+
+def nothing_seen(spec: Spec) -> Float[Array, "E S"]:
+    """What the environments showed before the first step. Of a film nothing: there is no need to keep it twice."""
+    return jnp.zeros((spec.envs, 0 if spec.stack else width(spec)))
+
+
+def take_in(
+    options: Learning,
+    spec: Spec,
+    replay: rp.Transition,
+    seen: Float[Array, "E S"],
+    action: Int[Array, "E"],
+    timestep: TimeStep,
+    step: Int[Array, ""],
+) -> tuple[rp.Transition, Float[Array, "E S"]]:
+    """Replay with what followed the last action, and what is seen now, as the networks get it."""
+    now = see(options, spec, timestep.observation)
+    end, over = ends(options, spec, timestep), timestep.terminated | timestep.truncated
+    told = action, timestep.reward
+    # Before the first step this fills the last row, which is overwritten before it can be drawn.
+    if not spec.stack:
+        row = rp.Transition(seen, *told, see(options, spec, timestep.final), end.astype(jnp.float32), over.astype(jnp.float32))
+        return rp.store(replay, row, step - 1), now
+    row = rp.Transition(None, *told, None, end.astype(jnp.float32), over.astype(jnp.float32))
+    rest = rp.store(replay._replace(state=None), row, step - 1)
+    return rest._replace(state=rp.shoot(replay.state, timestep.observation, step)), now
+
+
+def shown(options: Learning, spec: Spec, drawn: rp.Transition) -> rp.Transition:
+    """Transitions drawn from replay, with images as the networks get them; other observations are stored like that."""
+    if not spec.stack:
+        return drawn
+    return drawn._replace(state=see(options, spec, drawn.state), next_state=see(options, spec, drawn.next_state))
 
 
 def cut_ends(options: Common, spec: Spec) -> bool:
@@ -120,10 +176,10 @@ def rate(options: Any, spec: Spec, step: Int[Array, ""]) -> Float[Array, ""] | f
 
 
 def explore(q: Float[Array, "E A"], epsilon: Float[Array, ""], lots: Float[Array, "2 E"]) -> Int[Array, "E"]:
-    """The best action or, with probability epsilon, any; `lots` are even numbers from 0 to 1. Of equally good actions any is taken: a
-    table that has seen no reward would else stand still."""
+    """The best action or, with probability epsilon, any that is choosable; `lots` are even numbers from 0 to 1. Of equally good actions
+    any is taken: a table that has seen no reward would else stand still."""
     lot, choice = lots
-    chosen = jnp.where((lot < epsilon)[:, None], True, q == jnp.max(q, axis=-1, keepdims=True))
+    chosen = jnp.where((lot < epsilon)[:, None], q > -jnp.inf, q == jnp.max(q, axis=-1, keepdims=True))
     count = jnp.cumsum(chosen, axis=-1)  # the first whose count exceeds a drawn number is taken
     drawn = jnp.minimum((choice * count[:, -1]).astype(jnp.int32), count[:, -1] - 1)
     return jnp.argmax(count > drawn[:, None], axis=-1).astype(jnp.int32)

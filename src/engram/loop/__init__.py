@@ -1,8 +1,10 @@
-"""Drives environments and agents; knows nothing of files. Two drivers with one face: `Scan` for tasks written in JAX, `Host` for any
-Gymnasium environment."""
+"""Drives environments and agents; knows nothing of files. Three drivers with one face: `Scan` for tasks written in JAX, `Consoles` for
+Atari, `Host` for any Gymnasium environment."""
 
 from collections.abc import Sequence
 
+from engram.errors import EngramError
+from engram.loop.consoles import Consoles
 from engram.loop.host import EnvironmentFault, Host
 from engram.loop.program import Carry, Driver, Options, Program, may_differ
 from engram.loop.scan import Scan
@@ -11,8 +13,15 @@ from engram.types import Agent, Spec
 
 
 def driver(agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec, host: bool = False, options: Options = None) -> Driver:
-    """The fastest driver for one run a seed, each on its task; all tasks must share one spec. Runs that differ in numbers among the
+    """The fastest driver for one run a seed, each on its task; all tasks must share one spec, but that Atari's games may have fewer
+    actions. Runs that differ in numbers among the
     agent's options, such as learning rates, share the program too: `options` has one number a run for each of these."""
+    if tasks[0].arcade is not None:
+        actions = [task.arcade.actions() for task in tasks if task.arcade is not None]
+        unlike = set(actions) != {spec.actions}
+        if unlike and not getattr(agent, "mixes_games", True):
+            raise EngramError(f"{type(agent).__name__} cannot learn games with unlike numbers of actions in one program: train them apart.")
+        return Consoles(agent, tasks, seeds, spec, options, actions if unlike else None)
     dynamics = tasks[0].dynamics
     if host or dynamics is None or any(task.dynamics != dynamics for task in tasks):
         return Host(agent, tasks, seeds, spec, options)
@@ -24,4 +33,4 @@ def every_seed(tasks: Sequence[Task], seeds: Sequence[int]) -> tuple[list[Task],
     return [task for task in tasks for _ in seeds], [seed for _ in tasks for seed in seeds]
 
 
-__all__ = ["Carry", "Driver", "EnvironmentFault", "Host", "Options", "Program", "Scan", "driver", "every_seed", "may_differ"]
+__all__ = ["Carry", "Consoles", "Driver", "EnvironmentFault", "Host", "Options", "Program", "Scan", "driver", "every_seed", "may_differ"]

@@ -42,9 +42,17 @@ class Host:
     """Real Gymnasium environments. A checkpoint cannot hold them, so it holds the actions of the episodes being lived: replayed from
     the same reset seed, they bring each environment back to where it was."""
 
-    def __init__(self, agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec, options: Options = None):
+    def __init__(
+        self,
+        agent: Agent,
+        tasks: Sequence[Task],
+        seeds: Sequence[int],
+        spec: Spec,
+        options: Options = None,
+        allowed: Sequence[int] | None = None,
+    ):
         self.spec, self.seeds, self.tasks = spec, list(seeds), list(tasks)
-        self.program = Program(agent, spec, len(seeds), options)
+        self.program = Program(agent, spec, len(seeds), options, allowed)
         self.packing = Packing(self._shape())
         self._act = jax.jit(self._packed_act, donate_argnums=0)
         self._learn = jax.jit(self._packed_learn, donate_argnums=0)
@@ -53,7 +61,7 @@ class Host:
         shape = (len(self.seeds), spec.envs)
         self.score, self.episode = np.zeros(shape), np.zeros(shape, np.int64)
         self.taken: dict[tuple[int, int], list[int]] = {place: [] for place in self.places}
-        self.timestep: Any = _copy(self.program.blank(len(self.seeds)))
+        self.timestep: Any = copied(self.program.blank(len(self.seeds)))
         self.iteration = 0
         self.fault: EngramError | None = None
 
@@ -78,6 +86,10 @@ class Host:
     def start(self) -> None:
         self.carry = jax.jit(self.program.init)(jnp.array(self.seeds, jnp.uint32))
         self._make()
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begins the first episodes."""
         for place in self.places:
             self.timestep.observation[place] = self.timestep.final[place] = self._reset(place)
 
@@ -87,9 +99,12 @@ class Host:
     def _reset(self, place: tuple[int, int]) -> np.ndarray:
         """Begins the environment's next episode; how depends on the run's seed and the episode's number alone."""
         r, e = place
-        seed = int(np.random.SeedSequence([self.seeds[r], e, int(self.episode[place])]).generate_state(1)[0])
-        answer = self._call(r, "reset", lambda: self.envs[r][e].reset(seed=seed))
+        answer = self._call(r, "reset", lambda: self.envs[r][e].reset(seed=self._seed(place)))
         return self._checked(r, answer, reset_fault(answer, self.spec))
+
+    def _seed(self, place: tuple[int, int]) -> int:
+        r, e = place
+        return int(np.random.SeedSequence([self.seeds[r], e, int(self.episode[place])]).generate_state(1)[0])
 
     def _call(self, r: int, what: str, call: Callable[[], Any]) -> Any:
         try:
@@ -121,7 +136,7 @@ class Host:
 
     def _step(self, actions: Int[np.ndarray, "R E"], returns: Float[np.ndarray, "R E"]) -> None:
         # In new arrays: the device may still be reading those of the last step.
-        self.timestep = _copy(self.timestep)
+        self.timestep = copied(self.timestep)
         waiting = list(self.places)
         try:
             while waiting:
@@ -176,6 +191,10 @@ class Host:
         self.iteration = int(self.carry.step)
         self.taken = dict(zip(self.places, notes["taken"], strict=True))
         self._make()
+        self._return()
+
+    def _return(self) -> None:
+        """Brings the environments back to where they were."""
         for place in self.places:
             seen = self._repeat(place)
             if not self.taken[place]:
@@ -200,6 +219,6 @@ class Host:
             env.close()
 
 
-def _copy(timestep: TimeStep) -> Any:
+def copied(timestep: TimeStep) -> Any:
     """A timestep of NumPy arrays of its own."""
     return TimeStep(*map(np.array, timestep))  # pyright: ignore[reportArgumentType]

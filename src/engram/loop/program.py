@@ -1,6 +1,7 @@
 """What both drivers share: their face, and the agent's functions over R runs. Here, and only here, stands `vmap` over runs."""
 
 import copy
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, get_type_hints
 
@@ -93,10 +94,11 @@ def checked(agent: Agent, options: Options, runs: int) -> dict[str, list[float]]
 
 
 class Program:
-    """The agent's functions over R runs."""
+    """The agent's functions over R runs. Where they play games with unlike numbers of actions, `allowed` has that of each."""
 
-    def __init__(self, agent: Agent, spec: Spec, runs: int, options: Options = None):
+    def __init__(self, agent: Agent, spec: Spec, runs: int, options: Options = None, allowed: Sequence[int] | None = None):
         self.agent, self.spec = agent, spec
+        self.allowed = None if allowed is None else jnp.array(allowed, jnp.int32)
         self.options = {name: jnp.array(values, jnp.float32) for name, values in checked(agent, options, runs).items()}
 
     def _agent(self, options: Mapping[str, Float[Array, ""]]) -> Agent:
@@ -105,6 +107,9 @@ class Program:
         for name, value in options.items():
             object.__setattr__(agent, name, value)
         return agent
+
+    def _spec(self, allowed: Int[Array, ""] | None) -> Spec:
+        return self.spec if allowed is None else dataclasses.replace(self.spec, allowed=allowed)
 
     def init(self, seeds: Int[Array, "R"]) -> Carry:
         runs = seeds.shape[0]
@@ -117,20 +122,21 @@ class Program:
     def blank(self, runs: int) -> TimeStep:
         shape = (runs, self.spec.envs)
         seen = jnp.zeros((*shape, *self.spec.shape), self.spec.dtype)
-        return TimeStep(seen, jnp.zeros(shape), jnp.zeros(shape, bool), jnp.zeros(shape, bool), seen)
+        final = jnp.zeros((*shape, 0), self.spec.dtype) if self.spec.stack else seen
+        return TimeStep(seen, jnp.zeros(shape), jnp.zeros(shape, bool), jnp.zeros(shape, bool), final)
 
     def act(self, carry: Carry, timestep: TimeStep) -> tuple[Carry, Int[Array, "R E"]]:
-        def one(options, state, key, timestep):
-            return self._agent(options).act(state, self.spec, timestep, carry.step, jax.random.fold_in(key, carry.step))
+        def one(options, allowed, state, key, timestep):
+            return self._agent(options).act(state, self._spec(allowed), timestep, carry.step, jax.random.fold_in(key, carry.step))
 
-        state, action, metrics = jax.vmap(one)(self.options, carry.agent, carry.keys.act, timestep)
+        state, action, metrics = jax.vmap(one)(self.options, self.allowed, carry.agent, carry.keys.act, timestep)
         return carry._replace(agent=state, sums=_add(carry.sums, metrics)), action
 
     def learn(self, carry: Carry) -> Carry:
-        def one(options, state, key):
-            return self._agent(options).learn(state, self.spec, carry.step, jax.random.fold_in(key, carry.step))
+        def one(options, allowed, state, key):
+            return self._agent(options).learn(state, self._spec(allowed), carry.step, jax.random.fold_in(key, carry.step))
 
-        state, metrics = jax.vmap(one)(self.options, carry.agent, carry.keys.learn)
+        state, metrics = jax.vmap(one)(self.options, self.allowed, carry.agent, carry.keys.learn)
         return carry._replace(agent=state, sums=_add(carry.sums, metrics), since=carry.since + 1, step=carry.step + 1)
 
 

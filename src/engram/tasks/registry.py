@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from engram.errors import EngramError, nearest_names
+from engram.tasks.atari import GAMES, LONGEST, PROTOCOLS, SKIP, STACK, Arcade, Console
 from engram.tasks.checks import blame, check_spaces, in_brief
 from engram.tasks.classic import CartPole, MountainCar, Noise
 from engram.tasks.noise import BernoulliReward, GaussianReward, RepeatedObservation
@@ -30,15 +31,23 @@ class Task:
     """makes the environment; takes `render_mode`"""
     steps: int = 100_000
     """how long to train where nothing else is said"""
+    envs: int = 1
+    """environments of a run where nothing else is said"""
     limit_ends: bool = False
     """whether being cut by the time limit counts as an end, as it did in the paper"""
     dynamics: Dynamics | None = None
     """the same task in JAX, where there is one"""
     params: Noise = QUIET
     """what `dynamics` is called with"""
+    arcade: Arcade | None = None
+    """the game, where it is one of Atari's"""
     low: tuple[float, ...] = ()
     """practical bounds of the observations, where those of the environment will not do"""
     high: tuple[float, ...] = ()
+
+    def amount(self, steps: int) -> str:
+        """So many agent steps, in words; of Atari, in emulator frames too."""
+        return f"{steps:,} agent steps" + (f" = {steps * SKIP:,} emulator frames" if self.arcade else "")
 
     def spec(self, envs: int = 1, iterations: int = 1_000_000) -> Spec:
         """What an agent must know of the task; makes an environment to find out."""
@@ -56,7 +65,8 @@ class Task:
             **_numbering(env),
             low=() if image else self.low or _bounds(space.low),
             high=() if image else self.high or _bounds(space.high),
-            limit=_limit(env),
+            limit=_limit(env) if self.arcade is None else LONGEST // SKIP,
+            stack=STACK if self.arcade else 0,
             limit_ends=self.limit_ends,
             envs=envs,
             iterations=iterations,
@@ -75,6 +85,8 @@ def find(task: str | Task | Callable[..., gym.Env], steps: int | None = None) ->
             found = task
         case str() if task in TASKS:
             found = TASKS[task]
+        case str() if task.startswith("atari:"):
+            found = _atari(task)
         case str() if task.startswith("gym:"):
             found = _tried(Task(task, f"Gymnasium's {task[4:]}", partial(_gym, task[4:])))
         case str():
@@ -126,6 +138,18 @@ def _gym(id: str, noise: Noise = QUIET, *, render_mode: str | None = None, **opt
     if noise.transition:
         env = RepeatedObservation(env, float(noise.transition))
     return adapt(env)
+
+
+def _atari(name: str) -> Task:
+    """`atari:breakout` by the classic protocol, `atari:breakout-modern` by the modern one."""
+    game, _, protocol = name.removeprefix("atari:").partition("-")
+    if game not in GAMES:
+        raise EngramError(f"There is no Atari game {game!r} among the 57.{nearest_names(game, GAMES)}")
+    if (protocol or "classic") not in PROTOCOLS:
+        raise EngramError(f"Atari has no protocol {protocol!r}: write atari:{game}, or atari:{game}-modern.")
+    arcade = Arcade(game, PROTOCOLS[protocol or "classic"])
+    about = f"Atari's {game.replace('_', ' ')}: {arcade.protocol.about}"
+    return Task(name, about, partial(Console, arcade), 2_500_000, envs=4, limit_ends=True, arcade=arcade)
 
 
 def _own(make: Callable[..., gym.Env], name: str, *, render_mode: str | None = None) -> gym.Env:
@@ -195,7 +219,7 @@ def _family(name: str, about: str, id: str, steps: int, **more) -> dict[str, Tas
         f"{name}-transition": (Noise(transition=0.5), "; half of the time the last observation is seen again"),
     }
     return {
-        version: Task(version, about + words, partial(_gym, id, noise, **options), steps, True, params=noise, **more)
+        version: Task(version, about + words, partial(_gym, id, noise, **options), steps, limit_ends=True, params=noise, **more)
         for version, (noise, words) in versions.items()
     }
 

@@ -1,0 +1,195 @@
+"""Atari: games by name and protocol, consoles that answer alike alone and among others, and frames that are stored once."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from engram import loop
+from engram import replay as rp
+from engram.agents import make
+from engram.errors import EngramError
+from engram.networks import Convolution, Vision, features, patches
+from engram.tasks import find
+from engram.tasks.atari import GAMES, Console
+from engram.types import Spec
+
+SMALL = make("dqn", hidden=8, layers=1, batch=4, replay=64, learn_start=8, convolutions="nature", epsilon_decay=100.0)
+
+REMEMBERS = make("mbec++", hidden=8, layers=1, batch=4, replay=64, learn_start=8, convolutions="nature", slots=64, neighbours=3, chunk=5)
+
+
+def spec_of(*names, envs=2, iterations=400) -> Spec:
+    specs = [find(name).spec(envs, iterations) for name in names]
+    return replace(specs[0], actions=max(spec.actions for spec in specs))
+
+
+def copy(x):
+    """Of an array, since both drivers go on writing into theirs."""
+    return np.array(x) if isinstance(x, np.ndarray) else jnp.copy(x)
+
+
+def played(agent, names, seeds, iterations, envs=2):
+    """What was seen, paid and said to be over, and the returns."""
+    driver = loop.driver(agent, [find(name) for name in names], seeds, spec_of(*names, envs=envs))
+    driver.start()
+    steps, returns = [driver.timestep], []
+    for _ in range(iterations):
+        returns.append(driver.advance(1)[0])
+        steps.append(driver.timestep)
+    return driver, steps, np.stack(returns)
+
+
+# Names
+
+
+def test_there_are_57_games_and_all_have_a_cartridge():
+    from ale_py import roms
+
+    assert len(GAMES) == len(set(GAMES)) == 57
+    assert set(GAMES) <= set(roms.get_all_rom_ids())
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("atari:breakot", "There is no Atari game 'breakot' among the 57. Did you mean breakout?"),
+        ("atari:pong-v5", "Atari has no protocol 'v5': write atari:pong, or atari:pong-modern."),
+    ],
+)
+def test_a_game_that_is_not_there_is_refused(name, sentence):
+    with pytest.raises(EngramError) as error:
+        find(name)
+    assert str(error.value) == sentence
+
+
+def test_the_protocols_are_what_they_say():
+    classic, modern = find("atari:pong").arcade, find("atari:pong-modern").arcade
+    assert classic is not None
+    assert modern is not None
+    assert (classic.protocol.sticky, classic.protocol.life_ends) == (0.0, True)
+    assert (modern.protocol.sticky, modern.protocol.life_ends) == (0.25, False)
+    spec = find("atari:pong").spec(4, 10)
+    assert (spec.shape, spec.actions, spec.dtype, spec.stack, spec.limit) == ((4, 84, 84), 6, "uint8", 4, 27_000)
+
+
+# Consoles
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    """Random play of two games with unlike actions, for longer than a game of Breakout lasts."""
+    return played(make("random"), ["atari:breakout", "atari:pong-modern"], [3, 4], 260)
+
+
+def test_no_run_chooses_an_action_that_its_game_lacks(mixed):
+    driver, _, _ = mixed
+    chosen = [{action for e in range(2) for action in driver.taken[r, e]} for r in range(2)]
+    assert chosen == [set(range(4)), set(range(6))]
+
+
+def test_a_run_alone_sees_what_it_sees_among_others(mixed):
+    _, together, _ = mixed
+    _, alone, _ = played(make("random"), ["atari:breakout"], [3], 60)
+    for a, b in zip(alone, together, strict=False):
+        np.testing.assert_array_equal(a.observation[0], b.observation[0])
+        np.testing.assert_array_equal(a.reward[0], b.reward[0])
+    _, other, _ = played(make("random"), ["atari:breakout"], [5], 60)
+    assert any((a.observation != b.observation).any() for a, b in zip(alone, other, strict=True))
+
+
+def test_a_lost_life_ends_an_episode_but_not_the_game(mixed):
+    _, steps, returns = mixed
+    ends = np.stack([step.terminated for step in steps[1:]])
+    games = ~np.isnan(returns)
+    assert games[:, 0].any()
+    for e in np.flatnonzero(games[:, 0].any(axis=0)):
+        lives = np.flatnonzero(ends[:, 0, e])
+        over = np.flatnonzero(games[:, 0, e])
+        assert set(over) <= set(lives)
+        assert len(lives) >= 5 * len(over)  # five lives a game
+        score = sum(step.reward[0, e] for step in steps[1 : over[0] + 2])  # no brick that random play reaches pays more than 1
+        assert returns[over[0], 0, e] == score
+    assert not ends[:, 1].any()  # nobody loses a game of Pong so early
+
+
+def test_what_came_before_a_game_is_black(mixed):
+    _, steps, returns = mixed
+    (t, e), *_ = np.argwhere(~np.isnan(returns[:, 0]))
+    assert [bool(frame.any()) for frame in steps[t + 1].observation[0, e]] == [False, False, False, True]
+
+
+def test_games_come_back_to_where_they_were(mixed):
+    driver, _, _ = mixed
+    again = loop.driver(make("random"), driver.tasks, driver.seeds, driver.spec)
+    tree, notes = driver.save()
+    again.restore(jax.tree.map(copy, tree), deepcopy(notes))
+    driver.advance(20)
+    again.advance(20)
+    np.testing.assert_array_equal(driver.timestep.observation, again.timestep.observation)
+    np.testing.assert_array_equal(driver.score, again.score)
+
+
+def test_agents_that_cannot_mask_actions_say_so():
+    tasks = [find("atari:breakout"), find("atari:pong")]
+    with pytest.raises(EngramError, match="PPO cannot learn games with unlike numbers of actions in one program: train them apart"):
+        loop.driver(make("ppo"), tasks, [0, 1], spec_of("atari:breakout", "atari:pong"))
+
+
+def test_a_console_is_an_environment_of_whole_games():
+    console = Console(find("atari:pong").arcade, render_mode="rgb_array")
+    first, _ = console.reset(seed=1)
+    again, _ = console.reset(seed=1)
+    np.testing.assert_array_equal(first, again)
+    assert console.step(2)[0].shape == (4, 84, 84)
+    assert console.render().shape == (336, 336, 3)
+
+
+# What agents make of them
+
+
+@pytest.mark.parametrize("agent", [SMALL, REMEMBERS], ids=["dqn", "mbec++"])
+def test_what_replay_holds_is_what_was_seen(agent):
+    driver, steps, _ = played(agent, ["atari:breakout", "atari:pong"], [0, 1], 70)
+    state = driver.carry.agent
+    for r in range(2):
+        replay = jax.tree.map(lambda x, r=r: x[r], state.replay if agent is SMALL else state.life.replay.transition)
+        rows = replay.reward.shape[0]
+        newest = 69  # the last iteration that acted
+        for t in range(newest - rows + 4, newest):
+            place = jnp.full(2, t % rows), jnp.arange(2)
+            found = rp.at(replay, place)
+            np.testing.assert_array_equal(found.state.reshape(2, 4, 84, 84), steps[t].observation[r])
+            np.testing.assert_array_equal(found.next_state.reshape(2, 4, 84, 84), steps[t + 1].observation[r])
+            np.testing.assert_array_equal(found.reward, steps[t + 1].reward[r])
+            np.testing.assert_array_equal(found.end, steps[t + 1].terminated[r])
+    assert np.isfinite(driver.metrics()["td_loss"]).all()
+
+
+# Convolutions
+
+
+@pytest.mark.parametrize(("size", "kernel", "stride"), [(12, 8, 4), (11, 4, 2), (7, 3, 1), (9, 2, 2)])
+def test_a_convolution_is_that_of_jax(size, kernel, stride):
+    layer = Convolution(3, 5, kernel, stride, jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (size, size, 3))
+    # within a patch, first the blocks, then the pixels of a block
+    blocks = kernel // stride
+    weight = layer.linear.weight.reshape(5, blocks, blocks, stride, stride, 3).transpose(0, 1, 3, 2, 4, 5).reshape(5, kernel, kernel, 3)
+    expected = jax.lax.conv_general_dilated(
+        x[None], weight, (stride, stride), "VALID", dimension_numbers=("NHWC", "OHWI", "NHWC"), precision="highest"
+    )[0]
+    np.testing.assert_allclose(layer(x), jax.nn.relu(expected + layer.linear.bias), atol=1e-5)
+    assert patches(x, kernel, stride).shape == (*expected.shape[:2], kernel * kernel * 3)
+
+
+@pytest.mark.parametrize(("convolutions", "found", "parameters"), [("paper", 25_600, 13_780_000), ("nature", 3_136, 1_690_000)])
+def test_the_networks_have_the_sizes_of_their_papers(convolutions, found, parameters):
+    agent = make("dqn", hidden=512, layers=1, convolutions=convolutions, replay=64)
+    q = jax.eval_shape(lambda: agent.init(jax.random.key(0), spec_of("atari:pong")).q)
+    assert isinstance(q.vision, Vision)
+    assert features(q.vision) == found
+    assert sum(np.prod(x.shape) for x in jax.tree.leaves(q)) == pytest.approx(parameters, rel=0.01)
