@@ -17,7 +17,7 @@ from benchmarks.tables import Table
 
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- results: written by `python -m benchmarks table` -->", "<!-- end of results -->"
-SECTIONS = ("cpu", "others", "agents", "scaling", "search", "gpu")
+SECTIONS = ("cpu", "others", "agents", "scaling", "search", "gpu", "atari")
 PACKAGES = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy")
 
 
@@ -31,6 +31,10 @@ def measure(section: str, options: argparse.Namespace, say) -> dict:
             from benchmarks import agents
 
             return agents.measure(options, say)
+        case "atari":
+            from benchmarks import atari
+
+            return atari.measure(options.quick, say)
         case "search":
             from benchmarks import search
 
@@ -42,9 +46,15 @@ def measure(section: str, options: argparse.Namespace, say) -> dict:
 
 
 def tables(section: str, result: dict) -> list[Table]:
-    from benchmarks import agents, scaling, search
+    from benchmarks import agents, atari, scaling, search
 
-    of = {"agents": agents.tables, "scaling": scaling.scaling_tables, "gpu": scaling.gpu_tables, "search": search.tables}
+    of = {
+        "atari": atari.tables,
+        "agents": agents.tables,
+        "scaling": scaling.scaling_tables,
+        "gpu": scaling.gpu_tables,
+        "search": search.tables,
+    }
     return of.get(section, comparison.tables)(result)
 
 

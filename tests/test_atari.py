@@ -12,6 +12,7 @@ from engram import loop
 from engram import replay as rp
 from engram.agents import make
 from engram.errors import EngramError
+from engram.loop import games
 from engram.networks import Convolution, Vision, features, patches
 from engram.tasks import find
 from engram.tasks.atari import GAMES, Console
@@ -193,3 +194,31 @@ def test_the_networks_have_the_sizes_of_their_papers(convolutions, found, parame
     assert isinstance(q.vision, Vision)
     assert features(q.vision) == found
     assert sum(np.prod(x.shape) for x in jax.tree.leaves(q)) == pytest.approx(parameters, rel=0.01)
+
+
+# Whole games
+
+
+@pytest.fixture(scope="module")
+def judged():
+    """Scores of two seeds of an untrained network, in three games each, of which two are played at once."""
+    driver = loop.driver(SMALL, [find("atari:breakout")] * 2, [0, 1], spec_of("atari:breakout"))
+    driver.start()
+    games.TOGETHER, before = 2, games.TOGETHER
+    yield driver, games.scores(SMALL, driver.spec, driver.carry.agent, driver.tasks, [0, 1], 3)
+    games.TOGETHER = before
+
+
+def test_whole_games_are_scored_alike_alone_and_among_others(judged):
+    driver, together = judged
+    assert together.shape == (2, 3)
+    assert (together == together.astype(int)).all()
+    alone = games.scores(SMALL, driver.spec, jax.tree.map(lambda x: x[1:], driver.carry.agent), driver.tasks[1:], [1], 3)
+    np.testing.assert_array_equal(alone[0], together[1])
+
+
+def test_playing_leaves_the_training_as_it_was(judged):
+    driver, _ = judged
+    before = jax.tree.map(copy, driver.carry.agent)
+    games.scores(SMALL, driver.spec, driver.carry.agent, driver.tasks, [0, 1], 1)
+    jax.tree.map(np.testing.assert_array_equal, before, driver.carry.agent)

@@ -44,6 +44,7 @@ LAYERS = [
     "loop.scan",
     "loop.host",
     "loop.consoles",
+    "loop.games",
     "loop",
     "records",
     "provenance",

@@ -3,10 +3,12 @@
 import os
 
 import gymnasium as gym
+import jax
 import numpy as np
 from jaxtyping import Float
 
 from engram.errors import EngramError
+from engram.loop.games import scores
 from engram.policy import Policy
 from engram.tasks import Task, blame
 
@@ -16,7 +18,10 @@ TOGETHER = 10
 
 def play(policy: Policy, task: Task, episodes: int, seed: int = 0, limit: int = 100_000) -> Float[np.ndarray, "episodes"]:
     """The un-noised returns of greedy episodes. Each environment plays a fixed share: to count those that finish first would favour
-    short ones. An episode without end is left after `limit` steps."""
+    short ones. An episode without end is left after `limit` steps. Atari's games are played as their protocol says."""
+    if task.arcade is not None:
+        states = jax.tree.map(lambda x: x[None], policy.state)
+        return scores(policy.agent, policy.spec, states, [task], [seed], episodes)[0]
     envs = [task.make() for _ in range(min(episodes, TOGETHER))]
     numbers = [list(range(e, episodes, len(envs))) for e in range(len(envs))]  # of the episodes each environment plays
     returns, ages = np.zeros(episodes), np.zeros(len(envs), int)

@@ -34,11 +34,13 @@ class Protocol:
     """probability that the console repeats the last action instead"""
     life_ends: bool
     """whether the loss of a life ends an episode, while the game goes on"""
+    epsilon: float
+    """probability of a random action when a trained agent is judged"""
 
 
 PROTOCOLS = {
-    "classic": Protocol("no sticky actions, a lost life ends a training episode, as in the paper's code", 0.0, True),
-    "modern": Protocol("sticky actions with probability 0.25, episodes are whole games", 0.25, False),
+    "classic": Protocol("no sticky actions, a lost life ends a training episode, as in the paper's code", 0.0, True, 0.05),
+    "modern": Protocol("sticky actions with probability 0.25, episodes are whole games", 0.25, False, 0.001),
 }
 
 

@@ -1,0 +1,97 @@
+"""Atari: whole trainings, beside what the device and ALE would allow alone."""
+
+import os
+from dataclasses import asdict, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from benchmarks.contenders import Contender, Timing, entry, interleave, seconds, speed
+from benchmarks.tables import Table, number
+from benchmarks.training import Trainer, timed
+from engram import agents
+from engram.errors import EngramError
+from engram.tasks import find
+from engram.tasks.atari import SKIP
+
+GAME, ENVS = "atari:seaquest", 4
+"""all 18 actions make a difference in it"""
+PROTOCOL = (
+    f"{GAME}, {ENVS} environments a run, one update of a batch of 32 for their {ENVS} steps, learning from the first step on. "
+    "`whole`: as it is trained. `device`: the same without the environments, which always show the same. `ALE`: the environments "
+    "alone, actions at random, all sent before any is waited for. MBEC++'s memory of 50,000 slots is full. All compile and warm up "
+    "untimed, then they take turns; medians."
+)
+AGENTS = {
+    "DQN, the paper's network": ("dqn", {}),
+    "DQN, Nature's network": ("dqn", {"convolutions": "nature"}),
+    "MBEC++, the paper's network": ("mbec++", {}),
+}
+RUNS = (1, 8)
+
+
+def contenders(replay: int, iterations: int) -> list[Contender]:
+    found = []
+    for name, (agent, changes) in AGENTS.items():
+        options: dict[str, Any] = asdict(agents.make(agent, "atari", learn_start=1, **changes))  # pyright: ignore[reportArgumentType]
+        memory = "full" if agent == "mbec++" else ""
+        one = Contender(name, agent, options, task=GAME, envs=ENVS, iterations=iterations, replay=replay, memory=memory)
+        found += [replace(one, runs=runs, algorithm=part) for runs in RUNS for part in ("whole", "device")]
+    return found
+
+
+def measure(quick: bool, say) -> dict:
+    rounds, iterations, replay = (2, 10, 100) if quick else (7, 400, 250_000)
+    measured: list[dict] = []
+    for runs in RUNS:
+        say(f"ALE alone, {runs} runs")
+        alone = Contender("ALE", task=GAME, runs=runs, envs=ENVS, iterations=iterations, algorithm="ALE")
+        measured.append(entry(alone, interleave({"ALE": consoles(runs, iterations)}, rounds, say)["ALE"]))
+    for contender in contenders(replay, iterations):  # one after another: eight replays of a million frames leave no room for others
+        say(f"{contender.name}, {contender.runs} runs, {contender.algorithm}")
+        try:
+            trainer = Trainer(contender if not quick else replace(contender, runs=min(contender.runs, 2)))
+            if contender.algorithm == "device":
+                trainer.driver._step = lambda actions, returns: None
+            times = [timed_to_the_end(trainer) for _ in range(rounds)]
+            measured.append(entry(trainer.contender, times, bytes=trainer.bytes_per_run()["state"]))
+            trainer.driver.close()
+        except (EngramError, jax.errors.JaxRuntimeError) as error:
+            measured.append(asdict(contender) | {"failed": str(error).splitlines()[0]})
+    return {"protocol": PROTOCOL, "settings": {"rounds": rounds, "cores": os.cpu_count()}, "measured": measured}
+
+
+def timed_to_the_end(trainer: Trainer) -> Timing:
+    """Learning is dispatched, not waited for; the clock stops when it is done."""
+    return timed(lambda: (trainer.driver.advance(trainer.contender.iterations), jax.block_until_ready(trainer.driver.arrays)))
+
+
+def consoles(runs: int, iterations: int):
+    arcade = find(GAME).arcade
+    assert arcade is not None
+    machines = [arcade.machine(ENVS) for _ in range(runs)]
+    for machine in machines:
+        machine.reset(seed=0)
+    random = np.random.default_rng(0)
+
+    def play():
+        for _ in range(iterations):
+            for machine in machines:
+                machine.send(random.integers(0, arcade.actions(), ENVS))
+            for machine in machines:
+                machine.recv()
+
+    return lambda: timed(play)
+
+
+def tables(result: dict) -> list[Table]:
+    rows = []
+    for m in result["measured"]:
+        if "wall" in m:
+            cells = [number(speed(m)), number(speed(m) * SKIP), f"{1e3 * seconds(m) / m['iterations']:.2f}"]
+            rows.append([m["name"], m["algorithm"], str(m["runs"]), *cells, f"{m['bytes'] / 2**30:.1f}" if "bytes" in m else "–"])
+        else:
+            rows.append([m["name"], m["algorithm"], str(m["runs"]), "not measured: " + m["failed"], "", "", ""])
+    columns = ["", "part", "runs", "agent steps/s", "emulator frames/s", "ms an iteration", "GiB a run"]
+    return [Table("Atari", columns, rows, result["protocol"])]
