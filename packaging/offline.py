@@ -24,6 +24,14 @@ WASTE = ("**/__pycache__", "**/tests", "bin", "share", "**/*.pyi", "PIL/_avif*",
 WASTE += tuple(f"matplotlib/mpl-data/{what}" for what in ("sample_data", "fonts/afm", "fonts/pdfcorefonts", "images"))
 FONTS = {"__init__.py", "agl.py", "version.py", "misc"}
 """what Matplotlib needs of fontTools to draw pixels: next to nothing"""
+PYGAME = '''"""Stands for pygame, which is left out."""
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise ImportError("pygame is left out of this package: draw this where it is installed")
+'''
 MOST = 60 * 2**20
 
 
@@ -40,15 +48,19 @@ def main() -> None:
         shutil.rmtree(options.out)
     pip(options, "--no-deps", *pinned(options, wanted))
     shutil.copytree(ROOT / "src" / "engram", options.out / "engram")
+    write(options.out / f"engram_rl-{project['version']}.dist-info" / "METADATA", f"Name: engram-rl\nVersion: {project['version']}\n")
     for module in ("__init__", "gfxdraw"):  # Lunar Lander imports them before it needs them
-        file = options.out / "pygame" / f"{module}.py"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text('"""Left out: what needs it cannot be drawn here."""\n')
+        write(options.out / "pygame" / f"{module}.py", PYGAME)
     prune(options.out)
     size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
     print(f"{options.out}: {size / 2**20:.1f} MiB for Python {options.python}; use it as PYTHONPATH={options.out}")
     if size > MOST:
         sys.exit(f"That is more than {MOST / 2**20:.0f} MiB: see what has grown, and leave out what is not needed.")
+
+
+def write(file: Path, text: str) -> None:
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text)
 
 
 def pinned(options: argparse.Namespace, wanted: list[str]) -> list[str]:

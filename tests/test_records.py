@@ -476,3 +476,26 @@ def test_a_disk_that_is_really_full_is_reported(folder):
     with pytest.raises(EngramError, match="No space left"):
         folder.write_summary({"mean": 1.0})
     assert os.listdir(folder.path) == ["config.json"]
+
+
+@pytest.mark.parametrize("size", [records.FILM - 1, records.FILM, 3 * records.PIECE // 2])
+def test_frames_are_compressed_and_come_back_as_they_were(tmp_path, size):
+    folder = create(tmp_path / "run", {})
+    frames = np.repeat(np.arange(-(-size // 100), dtype=np.uint8), 100)[:size].reshape(1, -1)
+    tree = {"frames": jnp.asarray(frames), "also": jnp.arange(3.0)}
+    folder.save(tree, {"step": 1})
+    assert (folder.checkpoint.stat().st_size < size / 10) == (size >= records.FILM)
+    found, _ = folder.restore(jax.eval_shape(lambda: tree))
+    np.testing.assert_array_equal(found["frames"], frames)
+    np.testing.assert_array_equal(found["also"], tree["also"])
+
+
+def test_damaged_frames_are_noticed(tmp_path):
+    folder = create(tmp_path / "run", {})
+    tree = {"frames": jnp.zeros(records.FILM, jnp.uint8)}
+    folder.save(tree, {})
+    damage = bytearray(folder.checkpoint.read_bytes())
+    damage[-5] ^= 1
+    folder.checkpoint.write_bytes(damage)
+    with pytest.raises(EngramError, match="damaged"):
+        folder.restore(tree)

@@ -11,6 +11,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,8 @@ from jaxtyping import PyTree
 from engram.errors import EngramError
 
 FILES = ("config.json", "curves.csv", "metrics.csv", "summary.json", "checkpoint")
-FORMAT = 1  # of checkpoints; raise it when the header or the order of the bytes changes
+FILM, PIECE = 2**20, 2**24  # bytes: what is compressed at all, and at once
+FORMAT = 2  # of checkpoints; raise it when the header or the order of the bytes changes
 KIND = "engram checkpoint"
 CODES = {
     "bool": "BOOL",
@@ -89,8 +91,11 @@ class RunFolder:
         """Replaces the checkpoint by `tree` and `meta` (plain JSON; NaN survives), or leaves the old one untouched."""
         names, leaves, _ = flatten(tree)
         arrays = [np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf, order="C") for leaf in leaves]
+        parts = {name: packed(array) for name, array in zip(names, arrays, strict=True) if is_film(array)}
+        arrays = [np.frombuffer(b"".join(parts[name]), np.uint8) if name in parts else x for name, x in zip(names, arrays, strict=True)]
         body = {
             "structure": dict(zip(names, map(signature, leaves), strict=True)),
+            "packed": {name: list(map(len, pieces)) for name, pieces in parts.items()},
             "keys": {name: str(jax.random.key_impl(x)) for name, x in zip(names, leaves, strict=True) if is_key(x)},
             "crc32": [zlib.crc32(octets(array)) for array in arrays],
             "meta": meta,
@@ -110,13 +115,19 @@ class RunFolder:
                     f"{self.checkpoint} belongs to another agent, task or options ({difference}): "
                     "resume it with those it was trained with, or train into another folder with --out."
                 )
-            arrays = [np.empty(x.shape, x.dtype) for x in map(stored, leaves)]
+            lengths = body.get("packed", {})  # there was none in format 1
+            shapes = [stored(leaf) for leaf in leaves]
+            arrays = [
+                np.empty(sum(lengths[name]), np.uint8) if name in lengths else np.empty(x.shape, x.dtype)
+                for name, x in zip(names, shapes, strict=True)
+            ]
             size = sum(array.nbytes for array in arrays)
             if entries != layout(names, arrays) or os.fstat(file.fileno()).st_size != file.tell() + size:
                 raise damaged(self.checkpoint)
             for array, crc in zip(arrays, body["crc32"], strict=True):
                 if file.readinto(octets(array)) != array.nbytes or zlib.crc32(octets(array)) != crc:
                     raise damaged(self.checkpoint)
+        arrays = [unpacked(a, lengths[n], x.shape) if n in lengths else a for n, a, x in zip(names, arrays, shapes, strict=True)]
         restored = [like(leaf, array, body["keys"].get(name)) for name, leaf, array in zip(names, leaves, arrays, strict=True)]
         return jax.tree.unflatten(treedef, restored), body["meta"]
 
@@ -289,6 +300,32 @@ def like(leaf: Any, array: np.ndarray, impl: str | None) -> Any:
 def octets(array: np.ndarray) -> np.ndarray:
     """The bytes of a contiguous array, not copied."""
     return array.reshape(-1).view(np.uint8)
+
+
+def is_film(array: np.ndarray) -> bool:
+    """Whether an array is so large, and of bytes, that it must be frames, which zlib makes ten to fifty times smaller."""
+    return array.dtype == np.uint8 and array.nbytes >= FILM
+
+
+def packed(array: np.ndarray) -> list[bytes]:
+    """An array of bytes, compressed piece by piece, on all cores."""
+    octet = octets(array)
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(lambda start: zlib.compress(octet[start : start + PIECE], 1), range(0, len(octet), PIECE)))
+
+
+def unpacked(compressed: np.ndarray, lengths: Sequence[int], shape: tuple[int, ...]) -> np.ndarray:
+    """What `packed` was given, from its pieces put together."""
+    array = np.empty(shape, np.uint8)
+    ends = np.cumsum([0, *lengths]).tolist()
+
+    def one(i):
+        piece = zlib.decompress(compressed[ends[i] : ends[i + 1]])
+        octets(array)[i * PIECE : i * PIECE + len(piece)] = np.frombuffer(piece, np.uint8)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(one, range(len(lengths))))
+    return array
 
 
 def layout(names: Sequence[str], arrays: Sequence[np.ndarray]) -> dict[str, dict]:
