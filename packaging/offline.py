@@ -28,7 +28,7 @@ PYGAME = '''"""Stands for pygame, which is left out."""
 
 
 def __getattr__(name):
-    if name.startswith("__"):
+    if name.startswith("__") or name == "gfxdraw":  # which Python then imports
         raise AttributeError(name)
     raise ImportError("pygame is left out of this package: draw this where it is installed")
 '''
