@@ -68,6 +68,7 @@ LAYERS = [
     "experiments.parameters",
     "experiments.space",
     "experiments.catalogue",
+    "experiments.campaign",
     "experiments.reporting",
     "experiments",
     "screen",

@@ -1,4 +1,4 @@
-"""The command line: train, resume, eval, list, show, reproduce, report."""
+"""The command line: train, resume, eval, list, show, reproduce, campaign, report."""
 
 import contextlib
 import dataclasses
@@ -34,6 +34,7 @@ USAGE = """\
   engram list               agents, tasks and presets
   engram show AGENT         an agent's options, with defaults and meaning
   engram reproduce [NAME]   the paper's figures, tables and claims, and what is missing of them
+  engram campaign atari     train the next games of the Atari plan, for so many minutes
   engram report             one page with all of them and their verdicts
 
 Each takes --help. For example:
@@ -103,6 +104,20 @@ class Reproduce:
 
 
 @dataclass(frozen=True)
+class Campaign:
+    """How to go on with a campaign."""
+
+    minutes: float = 25.0
+    """how long this stretch may last; what is stopped goes on when it is started again on the same machine"""
+    most: Count = 8
+    """runs in one program"""
+    results: str = "results"
+    """where the ledger lies"""
+    scratch: str = "runs/campaign"
+    """where what is unfinished waits"""
+
+
+@dataclass(frozen=True)
 class Report:
     """What to report."""
 
@@ -133,6 +148,7 @@ def run(arguments: list[str]) -> None:
         "list": list_all,
         "show": show,
         "reproduce": reproduce,
+        "campaign": campaign,
         "report": report,
     }
     command, rest = (arguments[0], arguments[1:]) if arguments else ("--help", [])
@@ -331,6 +347,23 @@ def reproduce(arguments: list[str]) -> None:
             experiment.illustrate(results)
             if not options.quick:
                 screen.claims([["", "", claim.says, verdict] for claim, (verdict, _) in experiment.verdicts(results).items()])
+
+
+def campaign(arguments: list[str]) -> None:
+    """Adds runs to the Atari campaign's ledger."""
+    from engram.experiments import campaign as atari
+
+    given, rest = words(arguments, "campaign atari", 1)
+    options = parse(Campaign, rest, Campaign(), "campaign atari")
+    if given and given[0] != "atari":
+        raise EngramError(f"There is no campaign {given[0]!r}: the only one is `engram campaign atari`.")
+    check("most", options.most, Count)
+    results, say = Path(options.results), functools.partial(Console().print, highlight=False, soft_wrap=True)
+    try:
+        atari.stretch(results, Path(options.scratch), options.minutes, options.most, say)
+    finally:
+        atari.write_page(results)
+    say(f"The ledger: {results}/atari/README.md")
 
 
 def report(arguments: list[str]) -> None:

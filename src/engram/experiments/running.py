@@ -5,10 +5,11 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import tyro
+from jaxtyping import PyTree
 
 from engram import loop
 from engram.agents import name_of
@@ -17,7 +18,7 @@ from engram.provenance import describe_machine
 from engram.records import Curves, RunFolder
 from engram.scores import Scores
 from engram.tasks import Task
-from engram.types import Agent
+from engram.types import Agent, Spec
 
 FAMILIES = ("cartpole", "mountaincar", "lunarlander")
 NOISES = ("gaussian", "bernoulli", "transition")
@@ -47,6 +48,32 @@ def deadline(minutes: float) -> float:
     return time.monotonic() + 60 * minutes
 
 
+class Beside(Protocol):
+    """What is done beside a training, and saved with it."""
+
+    def prepare(self, driver: Any) -> None:
+        """Before anything is trained or restored."""
+
+    def mark(self, driver: Any) -> None:
+        """At every point of the curve."""
+
+    def tree(self) -> PyTree:
+        """Arrays to be saved."""
+
+    def restore(self, tree: PyTree) -> None: ...
+
+
+class Nothing:
+    def prepare(self, driver: Any) -> None: ...
+
+    def mark(self, driver: Any) -> None: ...
+
+    def tree(self) -> tuple[()]:
+        return ()
+
+    def restore(self, tree: PyTree) -> None: ...
+
+
 def train(
     label: str,
     agent: Agent,
@@ -55,21 +82,27 @@ def train(
     scratch: Path,
     until: float,
     options: loop.Options = None,
+    spec: Spec | None = None,
+    beside: Beside | None = None,
 ) -> tuple[Scores, float]:
     """Trains run r on task r with seed r, all in one program, and gives their curves and the seconds it took. From `until` on it leaves
-    a checkpoint in `scratch` and ends the process; called alike, it goes on from there."""
-    steps = tasks[0].steps
-    driver = loop.driver(agent, tasks, seeds, tasks[0].spec(1, steps), options=options)
+    a checkpoint in `scratch` and ends the process; called alike, it goes on from there. `spec` is for more than one environment a run."""
+    spec = spec or tasks[0].spec(1, tasks[0].steps)
+    steps = spec.iterations
+    driver = loop.driver(agent, tasks, seeds, spec, options=options)
     scores = Scores(len(seeds), steps, max(1, steps // POINTS), sorted(driver.template()[0].sums))
+    beside = beside or Nothing()
+    beside.prepare(driver)
     what = repr((agent, [task.name for task in tasks], list(seeds), steps, options))
     folder = RunFolder(scratch / f"{label.replace(' ', '-')}-{zlib.crc32(what.encode()):08x}", {})
     if time.monotonic() > until:
         raise Interrupted(f"No time left to begin {label}; the same command goes on.")
     before, began = 0.0, time.monotonic()
     if folder.checkpoint.exists():
-        (tree, saved), meta = folder.restore((driver.template(), scores.tree()))
+        (tree, saved, kept), meta = folder.restore((driver.template(), scores.tree(), beside.tree()))
         driver.restore(tree, meta["notes"])
         scores.restore(saved)
+        beside.restore(kept)
         before = meta["seconds"]
     else:
         driver.start()
@@ -79,13 +112,14 @@ def train(
         if driver.fault is not None:
             raise driver.fault
         scores.mark(driver.metrics())
+        beside.mark(driver)
         seconds = before + time.monotonic() - began
         if int(scores.points) % 20 == 0:
             print(f"{label}: {driver.iteration:,} steps, {seconds:.0f} s, {np.mean(scores.now()):.1f}", flush=True)
         is_over = time.monotonic() > until
         if driver.iteration < steps and (is_over or time.monotonic() - saved > PATIENCE):
             tree, notes = driver.save()
-            folder.save((tree, scores.tree()), {"notes": notes, "seconds": seconds})
+            folder.save((tree, scores.tree(), beside.tree()), {"notes": notes, "seconds": seconds})
             saved = time.monotonic()
         if driver.iteration < steps and is_over:
             raise Interrupted(f"{label} stopped at step {driver.iteration:,}; the same command goes on.")

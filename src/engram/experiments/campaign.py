@@ -1,0 +1,269 @@
+"""The Atari campaign: a plan of runs, and stretches of GPU time that each add some of them to `results/atari`.
+
+The ledger is what lies there: a file for each run that is done. A stretch takes the next runs of the plan that will be done in its
+time, as many in one program as fit; a run that is stopped goes on when the same command is given on the same machine.
+"""
+
+import csv
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from engram.agents import make
+from engram.experiments.running import curves, markdown, train
+from engram.loop import games
+from engram.provenance import describe_machine, memory_size
+from engram.records import replacing, write_json
+from engram.tasks import find
+from engram.tasks.atari import PROTOCOLS, SKIP
+from engram.types import Agent, Spec
+
+CURVES = ("alien", "asterix", "breakout", "fishing_derby", "gopher", "hero")
+"""the games whose learning curves the paper shows"""
+NEXT = ("pong", "riverraid", "seaquest", "ms_pacman", "qbert", "kangaroo", "freeway", "boxing")
+SHORT, LONG = 100_000, 2_500_000
+"""agent steps: 400,000 and 10 million emulator frames"""
+VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 5, 100
+GUESS = 2_500.0
+"""agent steps a second of all runs together, where nothing was measured yet"""
+COMPILATION = 90.0
+"""seconds before the first step"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of the plan."""
+
+    agent: str
+    game: str
+    steps: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.game}-{self.agent}-{self.steps * SKIP // 1000}k-{self.seed}"
+
+    def file(self, results: Path) -> Path:
+        return results / "atari" / f"{self.name}.json"
+
+
+PLAN = (
+    *(Job(agent, game, SHORT, seed) for agent in ("mbec++", "dqn") for seed in range(5) for game in CURVES),
+    *(Job(agent, game, LONG, 0) for games in (CURVES, NEXT) for agent in ("mbec++", "dqn") for game in games),
+)
+
+
+def agent_of(job: Job) -> Agent:
+    """The preset `atari`; in short runs learning begins, and exploration ends, earlier."""
+    return make(job.agent, "atari", learn_start=min(50_000, job.steps // 20), epsilon_decay=min(1e5, job.steps / 10))
+
+
+class Best:
+    """Of each run the policy that did best in validation; a few whole games, several times in a training."""
+
+    def __init__(self, agent: Agent, spec: Spec, seeds: Sequence[int]):
+        self.agent, self.spec, self.seeds = agent, spec, seeds
+        self.every = max(1, spec.iterations // VALIDATIONS)
+        self.scores = np.full(len(seeds), -np.inf)
+        self.states: PyTree = ()
+        self.past = np.zeros((0, len(seeds)))
+
+    def prepare(self, driver: Any) -> None:
+        self.states = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), judged(driver.template()[0].agent))
+        self.past = np.full((VALIDATIONS + 1, len(self.seeds)), np.nan)
+
+    def mark(self, driver: Any) -> None:
+        now = driver.iteration // self.every
+        if now <= 0 or not np.isnan(self.past[min(now, VALIDATIONS), 0]):
+            return
+        states = judged(driver.carry.agent)
+        found = games.scores(self.agent, self.spec, states, driver.tasks, [seed + 10_000 for seed in self.seeds], VALIDATION_GAMES)
+        self.past[min(now, VALIDATIONS)] = found.mean(axis=1)
+        better = found.mean(axis=1) > self.scores
+        self.scores = np.where(better, found.mean(axis=1), self.scores)
+        self.states = jax.tree.map(lambda new, old: np.where(_over(better, old), np.asarray(new), old), states, self.states)
+
+    def tree(self) -> PyTree:
+        return self.states, self.scores, self.past
+
+    def restore(self, tree: PyTree) -> None:
+        self.states, self.scores, self.past = tree
+
+
+def judged(state: Any) -> Any:
+    """What of an agent's state playing needs: neither replay nor what only learning uses."""
+    unused = [field for field in ("replay", "optimiser", "q_target", "target") if field in state._fields]
+    state = state._replace(**dict.fromkeys(unused))
+    return state._replace(life=state.life._replace(replay=None)) if "life" in state._fields else state
+
+
+def _over(which: np.ndarray, array: np.ndarray) -> np.ndarray:
+    return which.reshape(-1, *[1] * (array.ndim - 1))
+
+
+class Batch(NamedTuple):
+    """Runs that are trained in one program."""
+
+    jobs: list[Job]
+    seconds: float
+    """that they will take, about"""
+
+
+def missing(results: Path, plan: Sequence[Job] = PLAN) -> list[Job]:
+    return [job for job in plan if not job.file(results).exists()]
+
+
+def rows(results: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in sorted((results / "atari").glob("*.json"))]
+
+
+def speed(agent: str, known: Sequence[dict[str, Any]]) -> float:
+    """Agent steps a second: the slowest of what was measured."""
+    return min((row["steps_per_second"] for row in known if row["agent"] == agent), default=GUESS)
+
+
+def needed(job: Job, runs: int, known: Sequence[dict[str, Any]]) -> float:
+    """Seconds for so many runs like this one in a program, a quarter more for judging them."""
+    return COMPILATION + 1.25 * job.steps * runs / speed(job.agent, known)
+
+
+def next_batch(results: Path, seconds: float, most: int, plan: Sequence[Job] = PLAN) -> Batch | None:
+    """The first runs of the plan that will be done in time, with others of their kind, as many as fit; None where there are none."""
+    device, open_jobs = describe_machine()["device"], missing(results, plan)
+    known = [row for row in rows(results) if row["device"] == device]
+    for first in open_jobs:
+        alike = [job for job in open_jobs if (job.agent, job.steps) == (first.agent, first.steps)][: min(most, room(first))]
+        for count in range(len(alike), 0, -1):
+            if needed(first, count, known) <= seconds:
+                return Batch(alike[:count], needed(first, count, known))
+    return None
+
+
+def room(job: Job) -> int:
+    """How many such runs fit into the device's memory; a fifth is left for what comes and goes."""
+    there = memory_size()
+    if there is None:
+        return 1
+    spec = joint([job])
+    state = jax.eval_shape(lambda: agent_of(job).init(jax.random.key(0), spec))
+    each = sum(np.prod(x.shape, dtype=float) * x.dtype.itemsize for x in jax.tree.leaves(state))
+    return max(1, int(0.8 * there / each))
+
+
+def joint(jobs: Sequence[Job]) -> Spec:
+    """What the runs have in common; actions that a game lacks are masked."""
+    specs = [task.spec(task.envs, -(-jobs[0].steps // task.envs)) for task in (find(f"atari:{job.game}") for job in jobs)]
+    return replace(specs[0], actions=max(spec.actions for spec in specs))
+
+
+def stretch(results: Path, scratch: Path, minutes: float, most: int, say: Callable[[str], Any], plan: Sequence[Job] = PLAN) -> None:
+    """Adds to the ledger for so many minutes."""
+    until = time.monotonic() + 60 * minutes
+    while (batch := next_batch(results, until - time.monotonic(), most, plan)) is not None:
+        say(f"{len(batch.jobs)} runs, about {batch.seconds / 60:.0f} minutes: {', '.join(job.name for job in batch.jobs)}")
+        run(batch.jobs, results, scratch, until)
+        write_page(results, plan)
+    left = missing(results, plan)
+    known = rows(results)
+    if left:
+        shortest = min(needed(job, 1, known) for job in left) / 60
+        say(f"{len(left)} runs of the plan are left, for which the time does not suffice: the shortest would take {shortest:.0f} minutes.")
+    else:
+        say("All runs of the plan are done.")
+
+
+def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float) -> None:
+    """Trains runs of one kind in one program, judges them, and writes their rows."""
+    agent, spec, seeds = agent_of(jobs[0]), joint(jobs), [job.seed for job in jobs]
+    tasks = [find(f"atari:{job.game}", job.steps) for job in jobs]
+    best = Best(agent, spec, seeds)
+    label = f"atari {jobs[0].agent} {jobs[0].steps * SKIP:,} frames"
+    scores, seconds = train(label, agent, tasks, seeds, scratch, until, spec=spec, beside=best)
+    tested = games.scores(agent, spec, best.states, tasks, seeds, TEST_GAMES)
+    for r, job in enumerate(jobs):
+        steps, curve = curves(scores, r, [job.seed])[job.seed]
+        write_json(job.file(results), row(job, agent, tested[r], (steps * spec.envs, curve), best.past[1:, r], len(jobs), seconds))
+
+
+def row(job: Job, agent: Agent, tested: np.ndarray, curve: tuple, past: np.ndarray, runs: int, seconds: float) -> dict[str, Any]:
+    """What is published of a run."""
+    protocol = PROTOCOLS["classic"]
+    return {
+        **asdict(job),
+        "emulator_frames": job.steps * SKIP,
+        "protocol": asdict(protocol),
+        "test_score": float(tested.mean()),
+        "test_games": tested.tolist(),
+        "test": f"whole games, unclipped, epsilon {protocol.epsilon}, the policy that did best of {VALIDATIONS} validations of "
+        f"{VALIDATION_GAMES} games each",
+        "training_score": float(curve[1][-1]),
+        "validation": past.tolist(),
+        "curve": {"steps": np.asarray(curve[0]).tolist(), "score": [float(f"{x:.6g}") for x in curve[1]]},
+        "options": asdict(agent),  # pyright: ignore[reportArgumentType]
+        "runs_in_one_program": runs,
+        "steps_per_second": job.steps * runs / seconds,
+        "seconds_with_compilation": seconds,
+    } | describe_machine()
+
+
+def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
+    """The ledger: what is done, and how long the rest would take."""
+    known = rows(results)
+    kinds = list(dict.fromkeys((job.game, job.agent, job.steps) for job in plan))
+    lines = []
+    for game, agent, steps in kinds:
+        done = [r for r in known if (r["game"], r["agent"], r["steps"]) == (game, agent, steps)]
+        wanted = [job for job in plan if (job.game, job.agent, job.steps) == (game, agent, steps)]
+        cells = ["–", "–", "–"]
+        if done:
+            tests = np.array([r["test_score"] for r in done])
+            ended = [r["training_score"] for r in done if r["training_score"] is not None]  # where a game has ended at all
+            trained = f"{np.mean(ended):,.1f}" if ended else "–"
+            cells = [f"{tests.mean():,.1f}", trained, f"{normalised(float(tests.mean()), game):,.1f}"]
+        minutes = sum(needed(job, 1, known) for job in wanted if not job.file(results).exists()) / 60
+        lines.append([game, agent, f"{steps * SKIP:,}", f"{len(done)} of {len(wanted)}", *cells, f"{minutes:.0f}" if minutes else ""])
+    head = [
+        "game",
+        "agent",
+        "emulator frames",
+        "seeds",
+        "test score",
+        "training score",
+        "human-normalised, %",
+        "minutes missing, one by one",
+    ]
+    return f"""\
+# Atari
+
+Written by `engram campaign atari`; never by hand. Agent steps are a quarter of the emulator frames. Classic protocol:
+{PROTOCOLS["classic"].about}. *Test score*: mean of {TEST_GAMES} whole games, unclipped, with random actions with probability
+{PROTOCOLS["classic"].epsilon}, of the policy that did best in {VALIDATIONS} validations of {VALIDATION_GAMES} games; mean of the seeds.
+*Training score*: mean of the last 10 games of training. *Human-normalised*: by the constants of DQN Zoo (`src/engram/data`).
+
+{markdown(head, lines)}"""
+
+
+def write_page(results: Path, plan: Sequence[Job] = PLAN) -> None:
+    with replacing(results / "atari" / "README.md") as file:
+        file.write(page(results, plan).encode())
+
+
+@cache
+def scale() -> dict[str, tuple[float, float]]:
+    """Of each game the score of random play and that of a human, by the constants of DQN Zoo."""
+    with open(Path(__file__).parent.parent / "data" / "atari57_human_random.csv", newline="") as file:
+        return {row["game"]: (float(row["random"]), float(row["human"])) for row in csv.DictReader(file)}
+
+
+def normalised(score: float, game: str) -> float:
+    """Per cent of the way from random to a human."""
+    low, high = scale()[game]
+    return 100 * (score - low) / (high - low)

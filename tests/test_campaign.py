@@ -1,0 +1,97 @@
+"""The campaign takes what will be done in time, writes rows that are whole, and keeps its ledger true."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engram.agents import make
+from engram.cli import main
+from engram.errors import EngramError
+from engram.experiments import campaign
+from engram.experiments.campaign import Job, next_batch
+from engram.provenance import describe_machine
+from engram.tasks.atari import GAMES
+
+PLAN = (Job("dqn", "breakout", 160, 0), Job("dqn", "pong", 160, 1), Job("mbec++", "pong", 160, 0), Job("dqn", "pong", 1_600_000, 0))
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A tiny network, and few games to judge it by, of which none may last long."""
+
+    def agent_of(job):
+        return make("dqn", hidden=8, layers=1, batch=4, replay=200, learn_start=8, convolutions="nature")
+
+    monkeypatch.setattr(campaign, "agent_of", agent_of)
+    monkeypatch.setattr("engram.tasks.atari.LONGEST", 400)
+    for name, value in {"VALIDATIONS": 2, "VALIDATION_GAMES": 1, "TEST_GAMES": 3}.items():
+        monkeypatch.setattr(campaign, name, value)
+
+
+def measured(results, job, speed):
+    """A row as if the job had been trained at so many steps a second."""
+    job.file(results).parent.mkdir(parents=True, exist_ok=True)
+    row = {"agent": job.agent, "game": job.game, "steps": job.steps, "steps_per_second": speed} | describe_machine()
+    job.file(results).write_text(json.dumps(row))
+
+
+def test_the_plan_has_each_run_once():
+    assert len({job.name for job in campaign.PLAN}) == len(campaign.PLAN) == 60 + 28
+
+
+def test_runs_of_one_kind_share_a_program_as_far_as_time_and_memory_allow(tmp_path, small):
+    names = lambda batch: [job.name for job in batch.jobs]  # noqa: E731
+    assert names(next_batch(tmp_path, 600, 8, PLAN)) == ["breakout-dqn-0k-0", "pong-dqn-0k-1"]
+    assert names(next_batch(tmp_path, 600, 1, PLAN)) == ["breakout-dqn-0k-0"]
+    assert next_batch(tmp_path, 10, 8, PLAN) is None  # not even compiled by then
+    for job in PLAN[:3]:
+        measured(tmp_path, job, 1_000.0)
+    # 1,600,000 steps at 1,000 a second, a quarter more for judging, and compilation
+    assert next_batch(tmp_path, 2_080, 8, PLAN) is None
+    batch = next_batch(tmp_path, 2_100, 8, PLAN)
+    assert batch is not None
+    assert batch.seconds == pytest.approx(2_090)
+
+
+def test_a_stretch_adds_rows_and_says_what_is_left(tmp_path, small):
+    said = []
+    plan = (*PLAN[:2], PLAN[3])
+    campaign.stretch(tmp_path, tmp_path / "scratch", 4.0, 8, said.append, plan)
+    row = json.loads(PLAN[0].file(tmp_path).read_text())
+    assert (row["game"], row["seed"], row["steps"], row["emulator_frames"], row["runs_in_one_program"]) == ("breakout", 0, 160, 640, 2)
+    assert len(row["test_games"]) == 3
+    assert row["test_score"] == pytest.approx(np.mean(row["test_games"]))
+    assert not any(np.isnan(row["validation"]))
+    assert row["curve"]["steps"][-1] == 160
+    assert [job.name for job in campaign.missing(tmp_path, plan)] == [PLAN[3].name]
+    assert "1 runs of the plan are left" in said[-1]
+    page = (tmp_path / "atari" / "README.md").read_text()
+    assert page == campaign.page(tmp_path, plan)
+    assert "| breakout | dqn | 640 | 1 of 1 |" in page
+    assert "| pong | dqn | 6,400,000 | 0 of 1 | – | – | – |" in page
+
+
+def test_a_stretch_without_time_leaves_the_ledger_as_it_was(tmp_path, small):
+    with pytest.raises(EngramError, match="the same command goes on"):
+        campaign.run(PLAN[:1], tmp_path, tmp_path / "scratch", time.monotonic() - 1)
+    assert campaign.missing(tmp_path, PLAN) == list(PLAN)
+
+
+def test_the_ledger_is_that_of_the_files():
+    results = Path(__file__).parent.parent / "results"
+    assert (results / "atari" / "README.md").read_text() == campaign.page(results)
+    assert all(row["game"] in GAMES for row in campaign.rows(results))
+
+
+def test_scores_are_normalised_by_random_and_human():
+    assert campaign.normalised(1.7, "breakout") == pytest.approx(0)
+    assert campaign.normalised(30.5, "breakout") == pytest.approx(100)
+
+
+def test_there_is_one_campaign(capsys):
+    with pytest.raises(SystemExit):
+        main(["campaign", "chess"])
+    assert "There is no campaign 'chess': the only one is `engram campaign atari`." in capsys.readouterr().err
