@@ -32,6 +32,7 @@ def __getattr__(name):
         raise AttributeError(name)
     raise ImportError("pygame is left out of this package: draw this where it is installed")
 '''
+MARK = "engram-offline.txt"
 MOST = 60 * 2**20
 
 
@@ -43,7 +44,7 @@ def main() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["atari"]]
     if options.out.exists():
-        if not (options.out / "engram").is_dir():
+        if not (options.out / MARK).exists():
             sys.exit(f"{options.out} is there and was not made by this script: name another folder with --out.")
         shutil.rmtree(options.out)
     pip(options, "--no-deps", *pinned(options, wanted))
@@ -52,6 +53,7 @@ def main() -> None:
     for module in ("__init__", "gfxdraw"):  # Lunar Lander imports them before it needs them
         write(options.out / "pygame" / f"{module}.py", PYGAME)
     prune(options.out)
+    write(options.out / MARK, "Made by packaging/offline.py, which may remove this folder.\n")
     size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
     print(f"{options.out}: {size / 2**20:.1f} MiB for Python {options.python}; use it as PYTHONPATH={options.out}")
     if size > MOST:

@@ -1,5 +1,6 @@
 """Atari: games by name and protocol, consoles that answer alike alone and among others, and frames that are stored once."""
 
+import json
 from copy import deepcopy
 from dataclasses import replace
 
@@ -11,11 +12,13 @@ import pytest
 from engram import loop
 from engram import replay as rp
 from engram.agents import make
+from engram.cli import main
 from engram.errors import EngramError
 from engram.loop import games
 from engram.networks import Convolution, Vision, features, patches
 from engram.tasks import find
 from engram.tasks.atari import GAMES, Console
+from engram.training import load
 from engram.types import Spec
 
 SMALL = make("dqn", hidden=8, layers=1, batch=4, replay=64, learn_start=8, convolutions="nature", epsilon_decay=100.0)
@@ -146,7 +149,7 @@ def test_a_console_is_an_environment_of_whole_games():
     again, _ = console.reset(seed=1)
     np.testing.assert_array_equal(first, again)
     assert console.step(2)[0].shape == (4, 84, 84)
-    assert console.render().shape == (336, 336, 3)
+    assert console.render().shape == (168, 168, 3)
 
 
 # What agents make of them
@@ -222,3 +225,18 @@ def test_playing_leaves_the_training_as_it_was(judged):
     before = jax.tree.map(copy, driver.carry.agent)
     games.scores(SMALL, driver.spec, driver.carry.agent, driver.tasks, [0, 1], 1)
     jax.tree.map(np.testing.assert_array_equal, before, driver.carry.agent)
+
+
+def test_a_game_is_trained_resumed_and_judged_from_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("engram.tasks.atari.LONGEST", 200)  # emulator frames of a game
+    small = "--hidden 8 --layers 1 --batch 4 --replay 200 --learn-start 8 --convolutions nature"
+    main(f"train dqn atari:pong --seeds 1 --steps 320 --out run {small}".split())
+    assert "320 agent steps = 1,280 emulator frames" in " ".join(capsys.readouterr().out.split())
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["emulator_frames"] == 1280
+    main(["resume", "run"])
+    main(["eval", "run", "--episodes", "2", "--video", "game.gif"])
+    assert "2 greedy episodes" in capsys.readouterr().out
+    assert (tmp_path / "game.gif").stat().st_size > 1_000
+    assert jax.tree.leaves(load("run").state.q)
+    assert load("run").state.replay is None  # which may be gigabytes

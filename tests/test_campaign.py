@@ -35,6 +35,7 @@ def measured(results, job, speed):
     """A row as if the job had been trained at so many steps a second."""
     job.file(results).parent.mkdir(parents=True, exist_ok=True)
     row = {"agent": job.agent, "game": job.game, "steps": job.steps, "steps_per_second": speed} | describe_machine()
+    row |= {"runs_in_one_program": 2, "judging_seconds": 40.0}
     job.file(results).write_text(json.dumps(row))
 
 
@@ -49,16 +50,16 @@ def test_runs_of_one_kind_share_a_program_as_far_as_time_and_memory_allow(tmp_pa
     assert next_batch(tmp_path, 10, 8, PLAN) is None  # not even compiled by then
     for job in PLAN[:3]:
         measured(tmp_path, job, 1_000.0)
-    # 1,600,000 steps at 1,000 a second, a quarter more for judging, and compilation
-    assert next_batch(tmp_path, 2_080, 8, PLAN) is None
-    batch = next_batch(tmp_path, 2_100, 8, PLAN)
+    # compilation, 1,600,000 steps at 1,000 a second, and as much judging as a run took
+    assert next_batch(tmp_path, 1_700, 8, PLAN) is None
+    batch = next_batch(tmp_path, 1_720, 8, PLAN)
     assert batch is not None
-    assert batch.seconds == pytest.approx(2_090)
+    assert batch.seconds == pytest.approx(90 + 1_600 + 20)
 
 
 def test_a_stretch_adds_rows_and_says_what_is_left(tmp_path, small):
     said = []
-    plan = (*PLAN[:2], PLAN[3])
+    plan = (*PLAN[:2], Job("dqn", "pong", 10**9, 0))
     campaign.stretch(tmp_path, tmp_path / "scratch", 4.0, 8, said.append, plan)
     row = json.loads(PLAN[0].file(tmp_path).read_text())
     assert (row["game"], row["seed"], row["steps"], row["emulator_frames"], row["runs_in_one_program"]) == ("breakout", 0, 160, 640, 2)
@@ -66,12 +67,26 @@ def test_a_stretch_adds_rows_and_says_what_is_left(tmp_path, small):
     assert row["test_score"] == pytest.approx(np.mean(row["test_games"]))
     assert not any(np.isnan(row["validation"]))
     assert row["curve"]["steps"][-1] == 160
-    assert [job.name for job in campaign.missing(tmp_path, plan)] == [PLAN[3].name]
+    assert [job.name for job in campaign.missing(tmp_path, plan)] == [plan[2].name]
     assert "1 runs of the plan are left" in said[-1]
     page = (tmp_path / "atari" / "README.md").read_text()
     assert page == campaign.page(tmp_path, plan)
     assert "| breakout | dqn | 640 | 1 of 1 |" in page
-    assert "| pong | dqn | 6,400,000 | 0 of 1 | – | – | – |" in page
+    assert "| pong | dqn | 4,000,000,000 | 0 of 1 | – | – | – |" in page
+
+
+def test_what_was_stopped_goes_on_first_and_is_not_trained_twice(tmp_path, small, monkeypatch):
+    plan, scratch, said = PLAN[:2], tmp_path / "scratch", []
+    with monkeypatch.context() as patch:  # killed while the trained agents are tested
+        patch.setattr(campaign, "TEST_GAMES", None)
+        with pytest.raises(TypeError):
+            campaign.stretch(tmp_path, scratch, 4.0, 2, said.append, plan)
+    assert campaign.missing(tmp_path, plan) == list(plan)
+    monkeypatch.setattr("engram.loop.consoles.Consoles.advance", lambda *_: pytest.fail("it was trained already"))
+    campaign.stretch(tmp_path, scratch, 4.0, 1, said.append, plan)
+    assert "2 runs, begun before" in said[1]
+    assert not campaign.missing(tmp_path, plan)
+    assert not list(scratch.rglob("*.safetensors"))
 
 
 def test_a_stretch_without_time_leaves_the_ledger_as_it_was(tmp_path, small):

@@ -336,6 +336,8 @@ def reproduce(arguments: list[str]) -> None:
             Console().print(f"{experiment.name}: not yet, {experiment.later}.", highlight=False)
     wanted = [experiment.quick() if options.quick else experiment for experiment in wanted if not experiment.later]
     scratch, until = Path(options.scratch), running.deadline(options.minutes)
+    if options.jobs > 1 and options.part is not None:
+        raise EngramError("--jobs runs all parts and --part one of them: choose one of the two.")
     if options.jobs > 1:
         alike = ["--results", options.results, "--scratch", options.scratch, *["--quick"] * options.quick]
         say = functools.partial(Console().print, highlight=False, soft_wrap=True)

@@ -273,7 +273,7 @@ def _stretches(
 ) -> models.Stretch:
     """Of each environment's episode, whose last `stored` steps end replay: its newest chunk, and cues from anywhere in it."""
     rows, envs = replay.transition.action.shape[:2]
-    stored = jnp.minimum(stored, rows)
+    stored = jnp.minimum(stored, rows - (replay.gist is not None))  # the newest gist has no action yet, and lies in the oldest row
     each = jnp.arange(envs)[:, None]
 
     def pairs(iteration):

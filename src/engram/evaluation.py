@@ -14,6 +14,8 @@ from engram.tasks import Task, blame
 
 TOGETHER = 10
 """environments played at once"""
+LONGEST = 2_000
+"""frames of a film of an Atari game"""
 
 
 def play(policy: Policy, task: Task, episodes: int, seed: int = 0, limit: int = 100_000) -> Float[np.ndarray, "episodes"]:
@@ -55,8 +57,13 @@ def record(policy: Policy, task: Task, seed: int = 0, limit: int = 10_000) -> tu
     seen = _begin(env, task.name, seed, 0)
     policy.reset()
     frames, over = [_frame(env, task.name)], False
+    random, epsilon = np.random.default_rng(seed), 0.0
+    if task.arcade is not None:  # games are long, and an agent that never presses the button would wait for ever
+        limit, epsilon = min(limit, LONGEST), task.arcade.protocol.epsilon
     while not over and len(frames) < limit:
         action = int(policy.choose(np.asarray(seen)[None])[0])
+        if random.random() < epsilon:
+            action = int(random.integers(policy.spec.actions))
         with blame(task.name, "step"):
             seen, _, terminated, truncated, _ = env.step(action)
         frames.append(_frame(env, task.name))

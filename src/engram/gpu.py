@@ -76,8 +76,8 @@ def squares(
     return distances, jnp.where(is_there, smallest, jnp.inf)
 
 
-WIDE, FEW, LARGEST = 64, 16, 65_536
-"""keys of which the first kernel of `few` finds the nearest; how many neighbours, and among how many keys, it is made for"""
+WIDE = 64
+"""keys of which the first kernel of `few` finds the nearest"""
 
 
 def few(

@@ -13,7 +13,7 @@ import jax
 def describe_machine() -> dict[str, Any]:
     """Versions, commit and device: what a published number must name."""
     device = jax.config.jax_default_device or jax.devices()[0]
-    packages = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy")
+    packages = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "ale-py", "numpy")
     return {
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
         "commit": _commit(),

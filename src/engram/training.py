@@ -24,7 +24,7 @@ from engram.errors import EngramError, Interrupted
 from engram.evaluation import play
 from engram.options import Count
 from engram.options import check as check_option
-from engram.policy import Policy
+from engram.policy import Policy, without_learning
 from engram.provenance import describe_machine, memory_size
 from engram.records import Curves, RunFolder
 from engram.report.figures import learning_curves
@@ -196,7 +196,7 @@ class Training:
         """For each seed its agent; taken out of the carry only when it first acts, since it may be large."""
 
         def state_of(r: int) -> Callable[[], PyTree]:
-            return lambda: jax.tree.map(lambda x: x[r], carry.agent)
+            return lambda: jax.tree.map(lambda x: x[r], without_learning(carry.agent))
 
         return {seed: Policy(self.agent, self.spec, state_of(r)) for r, seed in enumerate(self.seeds)}
 
@@ -390,7 +390,7 @@ def _config(agent: Agent, task: Task, seeds: Sequence[int], steps: int, spec: Sp
         "agent": name_of(agent),
         "options": dataclasses.asdict(agent),  # pyright: ignore[reportArgumentType]
         "task": task.name,
-        "own_task": task.name not in names() and not task.name.startswith("gym:"),
+        "own_task": task.name not in names() and not task.name.startswith(("gym:", "atari:")),
         "seeds": list(seeds),
         "steps": steps,
         "host": host,

@@ -150,7 +150,10 @@ def shown(options: Learning, spec: Spec, drawn: rp.Transition) -> rp.Transition:
 
 
 def cut_ends(options: Common, spec: Spec) -> bool:
-    """Whether an episode that was cut counts as ended: as the options say, else as the task does."""
+    """Whether an episode that was cut counts as ended: as the options say, else as the task does. Of stacks of frames, what followed a cut
+    is not kept, so there it always does."""
+    if spec.stack:
+        return True
     return spec.limit_ends if options.time_limit_ends is None else options.time_limit_ends
 
 

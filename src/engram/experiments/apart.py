@@ -59,8 +59,8 @@ def run(parts: Sequence[Part], jobs: int, options: Sequence[str], scratch: Path,
     scratch.mkdir(parents=True, exist_ok=True)
     began, waiting, running, done = time.monotonic(), list(parts), {}, 0
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
+        while running or (waiting and time.monotonic() < until):
+            while waiting and len(running) < jobs and time.monotonic() < until:
                 part = waiting.pop(0)
                 running[begin(part, [*options, "--minutes", f"{(until - time.monotonic()) / 60:.3f}"], scratch)] = part, time.monotonic()
             time.sleep(0.2)
@@ -72,6 +72,7 @@ def run(parts: Sequence[Part], jobs: int, options: Sequence[str], scratch: Path,
     finally:
         for process in running:
             process.terminate()
+            process.wait()
     say(f"{done} of {len(parts)} parts, {jobs} at a time: {time.monotonic() - began:.0f} s")
     if done < len(parts):
         raise Interrupted(f"{len(parts) - done} of {len(parts)} parts are not done; the same command goes on.")

@@ -8,7 +8,7 @@ import csv
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,11 +17,15 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from engram import loop
 from engram.agents import make
+from engram.errors import EngramError
 from engram.experiments.running import curves, markdown, train
 from engram.loop import games
+from engram.policy import without_learning
 from engram.provenance import describe_machine, memory_size
 from engram.records import replacing, write_json
+from engram.scores import Scores
 from engram.tasks import find
 from engram.tasks.atari import PROTOCOLS, SKIP
 from engram.types import Agent, Spec
@@ -34,8 +38,8 @@ SHORT, LONG = 100_000, 2_500_000
 VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 5, 100
 GUESS = 2_500.0
 """agent steps a second of all runs together, where nothing was measured yet"""
-COMPILATION = 90.0
-"""seconds before the first step"""
+COMPILATION, JUDGING = 90.0, 30.0
+"""seconds before the first step, and of all validations and tests of a run, where nothing was measured yet"""
 
 
 @dataclass(frozen=True)
@@ -75,34 +79,42 @@ class Best:
         self.scores = np.full(len(seeds), -np.inf)
         self.states: PyTree = ()
         self.past = np.zeros((0, len(seeds)))
+        self.times = np.zeros(2)  # seconds: compiling, judging
+        self.began = time.monotonic()
+
+    @property
+    def compiling(self) -> float:
+        return float(self.times[0])
+
+    @property
+    def seconds(self) -> float:
+        return float(self.times[1])
 
     def prepare(self, driver: Any) -> None:
-        self.states = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), judged(driver.template()[0].agent))
+        self.states = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), without_learning(driver.template()[0].agent))
         self.past = np.full((VALIDATIONS + 1, len(self.seeds)), np.nan)
 
     def mark(self, driver: Any) -> None:
+        if self.began:  # up to the first point of the curve it compiles
+            self.times[0] += time.monotonic() - self.began
+            self.began = 0.0
         now = driver.iteration // self.every
         if now <= 0 or not np.isnan(self.past[min(now, VALIDATIONS), 0]):
             return
-        states = judged(driver.carry.agent)
+        judging = time.monotonic()
+        states = without_learning(driver.carry.agent)
         found = games.scores(self.agent, self.spec, states, driver.tasks, [seed + 10_000 for seed in self.seeds], VALIDATION_GAMES)
         self.past[min(now, VALIDATIONS)] = found.mean(axis=1)
         better = found.mean(axis=1) > self.scores
         self.scores = np.where(better, found.mean(axis=1), self.scores)
         self.states = jax.tree.map(lambda new, old: np.where(_over(better, old), np.asarray(new), old), states, self.states)
+        self.times[1] += time.monotonic() - judging
 
     def tree(self) -> PyTree:
-        return self.states, self.scores, self.past
+        return self.states, self.scores, self.past, self.times
 
     def restore(self, tree: PyTree) -> None:
-        self.states, self.scores, self.past = tree
-
-
-def judged(state: Any) -> Any:
-    """What of an agent's state playing needs: neither replay nor what only learning uses."""
-    unused = [field for field in ("replay", "optimiser", "q_target", "target") if field in state._fields]
-    state = state._replace(**dict.fromkeys(unused))
-    return state._replace(life=state.life._replace(replay=None)) if "life" in state._fields else state
+        self.states, self.scores, self.past, self.times = tree
 
 
 def _over(which: np.ndarray, array: np.ndarray) -> np.ndarray:
@@ -122,17 +134,26 @@ def missing(results: Path, plan: Sequence[Job] = PLAN) -> list[Job]:
 
 
 def rows(results: Path) -> list[dict[str, Any]]:
-    return [json.loads(file.read_text()) for file in sorted((results / "atari").glob("*.json"))]
+    found = []
+    for file in sorted((results / "atari").glob("*.json")):
+        try:
+            found.append(json.loads(file.read_text()))
+        except ValueError as error:
+            raise EngramError(f"{file} cannot be read ({error}): remove it, and the campaign trains that run again.") from error
+    return found
 
 
-def speed(agent: str, known: Sequence[dict[str, Any]]) -> float:
-    """Agent steps a second: the slowest of what was measured."""
-    return min((row["steps_per_second"] for row in known if row["agent"] == agent), default=GUESS)
+def speed(agent: str, runs: int, known: Sequence[dict[str, Any]]) -> float:
+    """Agent steps a second of so many runs in one program: the slowest measured; else that of any number of runs."""
+    own = [row for row in known if row["agent"] == agent]
+    alike = [row for row in own if row["runs_in_one_program"] == runs]
+    return min((row["steps_per_second"] for row in alike or own), default=GUESS)
 
 
 def needed(job: Job, runs: int, known: Sequence[dict[str, Any]]) -> float:
-    """Seconds for so many runs like this one in a program, a quarter more for judging them."""
-    return COMPILATION + 1.25 * job.steps * runs / speed(job.agent, known)
+    """Seconds for so many runs like this one in a program: compiling, training and judging them."""
+    judging = max((row["judging_seconds"] / row["runs_in_one_program"] for row in known if row["agent"] == job.agent), default=JUDGING)
+    return COMPILATION + job.steps * runs / speed(job.agent, runs, known) + judging * runs
 
 
 def next_batch(results: Path, seconds: float, most: int, plan: Sequence[Job] = PLAN) -> Batch | None:
@@ -147,6 +168,15 @@ def next_batch(results: Path, seconds: float, most: int, plan: Sequence[Job] = P
     return None
 
 
+def begun(scratch: Path, results: Path) -> Batch | None:
+    """Runs that were stopped: they go on first, together as they were."""
+    file = scratch / "begun.json"
+    if not file.exists():
+        return None
+    jobs = [Job(**job) for job in json.loads(file.read_text())]
+    return Batch(jobs, 0.0) if any(not job.file(results).exists() for job in jobs) else None
+
+
 def room(job: Job) -> int:
     """How many such runs fit into the device's memory; a fifth is left for what comes and goes."""
     there = memory_size()
@@ -159,17 +189,21 @@ def room(job: Job) -> int:
 
 
 def joint(jobs: Sequence[Job]) -> Spec:
-    """What the runs have in common; actions that a game lacks are masked."""
-    specs = [task.spec(task.envs, -(-jobs[0].steps // task.envs)) for task in (find(f"atari:{job.game}") for job in jobs)]
-    return replace(specs[0], actions=max(spec.actions for spec in specs))
+    """What the runs have in common."""
+    tasks = [find(f"atari:{job.game}") for job in jobs]
+    return loop.joint_spec(tasks, tasks[0].envs, -(-jobs[0].steps // tasks[0].envs))
 
 
 def stretch(results: Path, scratch: Path, minutes: float, most: int, say: Callable[[str], Any], plan: Sequence[Job] = PLAN) -> None:
     """Adds to the ledger for so many minutes."""
     until = time.monotonic() + 60 * minutes
-    while (batch := next_batch(results, until - time.monotonic(), most, plan)) is not None:
-        say(f"{len(batch.jobs)} runs, about {batch.seconds / 60:.0f} minutes: {', '.join(job.name for job in batch.jobs)}")
+    while (batch := begun(scratch, results) or next_batch(results, until - time.monotonic(), most, plan)) is not None:
+        how = f"about {batch.seconds / 60:.0f} minutes" if batch.seconds else "begun before"
+        say(f"{len(batch.jobs)} runs, {how}: {', '.join(job.name for job in batch.jobs)}")
+        with replacing(scratch / "begun.json") as file:
+            file.write(json.dumps([asdict(job) for job in batch.jobs]).encode())
         run(batch.jobs, results, scratch, until)
+        (scratch / "begun.json").unlink()
         write_page(results, plan)
     left = missing(results, plan)
     known = rows(results)
@@ -186,14 +220,24 @@ def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float) -> None
     tasks = [find(f"atari:{job.game}", job.steps) for job in jobs]
     best = Best(agent, spec, seeds)
     label = f"atari {jobs[0].agent} {jobs[0].steps * SKIP:,} frames"
-    scores, seconds = train(label, agent, tasks, seeds, scratch, until, spec=spec, beside=best)
-    tested = games.scores(agent, spec, best.states, tasks, seeds, TEST_GAMES)
-    for r, job in enumerate(jobs):
-        steps, curve = curves(scores, r, [job.seed])[job.seed]
-        write_json(job.file(results), row(job, agent, tested[r], (steps * spec.envs, curve), best.past[1:, r], len(jobs), seconds))
+
+    def judge(scores: Scores, seconds: float) -> None:
+        training, judging = seconds - best.seconds, time.monotonic()
+        tested = games.scores(agent, spec, best.states, tasks, seeds, TEST_GAMES)
+        spent = {
+            "runs_in_one_program": len(jobs),
+            "steps_per_second": jobs[0].steps * len(jobs) / max(training - best.compiling, training / 4),
+            "seconds_with_compilation": training,
+            "judging_seconds": best.seconds + time.monotonic() - judging,
+        }
+        for r, job in enumerate(jobs):
+            steps, curve = curves(scores, r, [job.seed])[job.seed]
+            write_json(job.file(results), row(job, agent, tested[r], (steps * spec.envs, curve), best.past[1:, r]) | spent)
+
+    train(label, agent, tasks, seeds, scratch, until, spec=spec, beside=best, then=judge)
 
 
-def row(job: Job, agent: Agent, tested: np.ndarray, curve: tuple, past: np.ndarray, runs: int, seconds: float) -> dict[str, Any]:
+def row(job: Job, agent: Agent, tested: np.ndarray, curve: tuple, past: np.ndarray) -> dict[str, Any]:
     """What is published of a run."""
     protocol = PROTOCOLS["classic"]
     return {
@@ -208,9 +252,6 @@ def row(job: Job, agent: Agent, tested: np.ndarray, curve: tuple, past: np.ndarr
         "validation": past.tolist(),
         "curve": {"steps": np.asarray(curve[0]).tolist(), "score": [float(f"{x:.6g}") for x in curve[1]]},
         "options": asdict(agent),  # pyright: ignore[reportArgumentType]
-        "runs_in_one_program": runs,
-        "steps_per_second": job.steps * runs / seconds,
-        "seconds_with_compilation": seconds,
     } | describe_machine()
 
 

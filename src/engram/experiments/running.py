@@ -2,7 +2,7 @@
 
 import time
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -84,9 +84,11 @@ def train(
     options: loop.Options = None,
     spec: Spec | None = None,
     beside: Beside | None = None,
+    then: Callable[[Scores, float], Any] = lambda scores, seconds: None,
 ) -> tuple[Scores, float]:
     """Trains run r on task r with seed r, all in one program, and gives their curves and the seconds it took. From `until` on it leaves
-    a checkpoint in `scratch` and ends the process; called alike, it goes on from there. `spec` is for more than one environment a run."""
+    a checkpoint in `scratch` and ends the process; called alike, it goes on from there. `spec` is for more than one environment a run. What
+    `then` does with the outcome is done before the checkpoint is removed."""
     spec = spec or tasks[0].spec(1, tasks[0].steps)
     steps = spec.iterations
     driver = loop.driver(agent, tasks, seeds, spec, options=options)
@@ -106,7 +108,7 @@ def train(
         before = meta["seconds"]
     else:
         driver.start()
-    saved = began
+    saved, patience = began, PATIENCE
     while driver.iteration < steps:
         scores.add(driver.advance(min(scores.interval, steps - driver.iteration)))
         if driver.fault is not None:
@@ -115,17 +117,21 @@ def train(
         beside.mark(driver)
         seconds = before + time.monotonic() - began
         if int(scores.points) % 20 == 0:
-            print(f"{label}: {driver.iteration:,} steps, {seconds:.0f} s, {np.mean(scores.now()):.1f}", flush=True)
+            print(f"{label}: {driver.iteration * spec.envs:,} steps, {seconds:.0f} s, {np.mean(scores.now()):.1f}", flush=True)
         is_over = time.monotonic() > until
-        if driver.iteration < steps and (is_over or time.monotonic() - saved > PATIENCE):
+        is_last = driver.iteration == steps
+        if not isinstance(beside, Nothing) if is_last else is_over or time.monotonic() - saved > patience:
+            writing = time.monotonic()
             tree, notes = driver.save()
             folder.save((tree, scores.tree(), beside.tree()), {"notes": notes, "seconds": seconds})
             saved = time.monotonic()
+            patience = max(PATIENCE, 20 * (saved - writing))
         if driver.iteration < steps and is_over:
-            raise Interrupted(f"{label} stopped at step {driver.iteration:,}; the same command goes on.")
+            raise Interrupted(f"{label} stopped at step {driver.iteration * spec.envs:,}; the same command goes on.")
     driver.close()
-    folder.checkpoint.unlink(missing_ok=True)
     seconds = before + time.monotonic() - began
+    then(scores, seconds)
+    folder.checkpoint.unlink(missing_ok=True)
     print(f"{label}: done in {seconds:.0f} s", flush=True)
     return scores, seconds
 

@@ -2,6 +2,7 @@
 Atari, `Host` for any Gymnasium environment."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engram.errors import EngramError
 from engram.loop.consoles import Consoles
@@ -18,6 +19,8 @@ def driver(agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec
     agent's options, such as learning rates, share the program too: `options` has one number a run for each of these."""
     if tasks[0].arcade is not None:
         actions = [task.arcade.actions() for task in tasks if task.arcade is not None]
+        if max(actions) > spec.actions:
+            raise EngramError(f"A game has {max(actions)} actions but the spec {spec.actions}: take that of `loop.joint_spec(tasks, ...)`.")
         unlike = set(actions) != {spec.actions}
         if unlike and not getattr(agent, "mixes_games", True):
             raise EngramError(f"{type(agent).__name__} cannot learn games with unlike numbers of actions in one program: train them apart.")
@@ -28,9 +31,28 @@ def driver(agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec
     return Scan(agent, tasks, seeds, spec, options)
 
 
+def joint_spec(tasks: Sequence[Task], envs: int, iterations: int) -> Spec:
+    """What Atari's games have in common; actions that a game lacks are masked."""
+    specs = [task.spec(envs, iterations) for task in tasks]
+    return replace(specs[0], actions=max(spec.actions for spec in specs))
+
+
 def every_seed(tasks: Sequence[Task], seeds: Sequence[int]) -> tuple[list[Task], list[int]]:
     """Every seed on every task: the tasks and the seeds of all runs."""
     return [task for task in tasks for _ in seeds], [seed for _ in tasks for seed in seeds]
 
 
-__all__ = ["Carry", "Consoles", "Driver", "EnvironmentFault", "Host", "Options", "Program", "Scan", "driver", "every_seed", "may_differ"]
+__all__ = [
+    "Carry",
+    "Consoles",
+    "Driver",
+    "EnvironmentFault",
+    "Host",
+    "Options",
+    "Program",
+    "Scan",
+    "driver",
+    "every_seed",
+    "joint_spec",
+    "may_differ",
+]

@@ -30,7 +30,8 @@ def scores(
     keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
     found = np.zeros((runs, episodes))
     number = np.tile(np.arange(count), (runs, 1))  # of the game that each console plays; past the last when it is done
-    observation = np.stack([m.reset(seed=_seeds(seed, own))[0] for m, seed, own in zip(machines, seeds, number, strict=True)])
+    begun = [m.reset(seed=_seeds(seed, own)) for m, seed, own in zip(machines, seeds, number, strict=True)]
+    observation, lives = np.stack([shown for shown, _ in begun]), np.stack([info["lives"] for _, info in begun])
     first, step = np.ones((runs, count), bool), 0
     choose = _choose(agent, replace(spec, envs=count))
     while (number < episodes).any():
@@ -38,13 +39,15 @@ def scores(
         for machine, chosen in zip(machines, np.asarray(actions), strict=True):
             machine.send(chosen)
         for r, machine in enumerate(machines):
-            observation[r], reward, terminated, truncated, _ = machine.recv()
+            observation[r], reward, terminated, truncated, info = machine.recv()
             playing = number[r] < episodes
             found[r, number[r][playing]] += reward[playing]
-            first[r] = terminated | truncated
-            if first[r].any():
-                number[r, first[r]] += count
-                observation[r], _ = machine.reset(seed=_seeds(seeds[r], number[r, first[r]]), options={"reset_mask": first[r]})
+            over = terminated | truncated
+            first[r] = over | ((info["lives"] < lives[r]) & arcades[r].protocol.life_ends)  # a trajectory ends where it does in training
+            if over.any():
+                number[r, over] += count
+                observation[r], info = machine.reset(seed=_seeds(seeds[r], number[r, over]), options={"reset_mask": over})
+            lives[r] = info["lives"]
         step += 1
     for machine in machines:
         machine.close()
@@ -56,7 +59,7 @@ def _choose(agent: Agent, spec: Spec):
     """The actions of all runs, compiled once."""
 
     def one(state, observation, first, epsilon, allowed, key, step):
-        greedy_key, lot_key, any_key = jax.random.split(jax.random.fold_in(key, step), 3)
+        greedy_key, lot_key, any_key = jax.random.split(jax.random.fold_in(jax.random.fold_in(key, 7), step), 3)
         state, greedy = agent.play(state, replace(spec, allowed=allowed), observation, first, greedy_key)
         any_action = jax.random.randint(any_key, greedy.shape, 0, allowed)
         return state, jnp.where(jax.random.uniform(lot_key, greedy.shape) < epsilon, any_action, greedy).astype(jnp.int32)

@@ -103,7 +103,7 @@ class Console(gym.Env):
         return observation[0].copy(), float(reward[0]), bool(terminated[0]), bool(truncated[0]), told
 
     def render(self) -> Any:
-        return np.repeat(np.repeat(self.shown, 4, axis=0), 4, axis=1)[..., None].repeat(3, axis=-1)
+        return np.repeat(np.repeat(self.shown, 2, axis=0), 2, axis=1)[..., None].repeat(3, axis=-1)
 
 
 def _vector_env() -> Callable[..., Any]:
