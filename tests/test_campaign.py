@@ -102,8 +102,8 @@ def test_the_ledger_is_that_of_the_files():
 
 
 def test_scores_are_normalised_by_random_and_human():
-    assert campaign.normalised(1.7, "breakout") == pytest.approx(0)
-    assert campaign.normalised(30.5, "breakout") == pytest.approx(100)
+    assert campaign.human_normalised(1.7, "breakout") == pytest.approx(0)
+    assert campaign.human_normalised(30.5, "breakout") == pytest.approx(100)
 
 
 def test_there_is_one_campaign(capsys):

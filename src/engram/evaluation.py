@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from engram.errors import EngramError
-from engram.loop.games import scores
+from engram.loop.games import judging_seed, scores
 from engram.policy import Policy
 from engram.tasks import Task, blame
 
@@ -74,10 +74,8 @@ def record(policy: Policy, task: Task, seed: int = 0, limit: int = 10_000) -> tu
 
 
 def _begin(env: gym.Env, name: str, seed: int, episode: int) -> np.ndarray:
-    # The second of the numbers drawn: training begins its episodes by the first.
-    number = int(np.random.SeedSequence([seed, episode, 1]).generate_state(2)[1])
     with blame(name, "reset"):
-        return np.asarray(env.reset(seed=number)[0])
+        return np.asarray(env.reset(seed=judging_seed(seed, episode))[0])
 
 
 def _frame(env: gym.Env, name: str) -> np.ndarray:

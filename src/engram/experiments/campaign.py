@@ -20,7 +20,7 @@ from jaxtyping import PyTree
 from engram import loop
 from engram.agents import make
 from engram.errors import EngramError
-from engram.experiments.running import curves, markdown, train
+from engram.experiments.running import curves, deadline, markdown, normalised, train
 from engram.loop import games
 from engram.policy import without_learning
 from engram.provenance import describe_machine, memory_size
@@ -79,16 +79,8 @@ class Best:
         self.scores = np.full(len(seeds), -np.inf)
         self.states: PyTree = ()
         self.past = np.zeros((0, len(seeds)))
-        self.times = np.zeros(2)  # seconds: compiling, judging
+        self.compiling, self.judging = np.zeros(1), np.zeros(1)  # seconds; arrays, since they are saved with the rest
         self.began = time.monotonic()
-
-    @property
-    def compiling(self) -> float:
-        return float(self.times[0])
-
-    @property
-    def seconds(self) -> float:
-        return float(self.times[1])
 
     def prepare(self, driver: Any) -> None:
         self.states = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), without_learning(driver.template()[0].agent))
@@ -96,28 +88,29 @@ class Best:
 
     def mark(self, driver: Any) -> None:
         if self.began:  # up to the first point of the curve it compiles
-            self.times[0] += time.monotonic() - self.began
+            self.compiling += time.monotonic() - self.began
             self.began = 0.0
         now = driver.iteration // self.every
         if now <= 0 or not np.isnan(self.past[min(now, VALIDATIONS), 0]):
             return
-        judging = time.monotonic()
+        began = time.monotonic()
         states = without_learning(driver.carry.agent)
         found = games.scores(self.agent, self.spec, states, driver.tasks, [seed + 10_000 for seed in self.seeds], VALIDATION_GAMES)
         self.past[min(now, VALIDATIONS)] = found.mean(axis=1)
         better = found.mean(axis=1) > self.scores
         self.scores = np.where(better, found.mean(axis=1), self.scores)
-        self.states = jax.tree.map(lambda new, old: np.where(_over(better, old), np.asarray(new), old), states, self.states)
-        self.times[1] += time.monotonic() - judging
+        self.states = jax.tree.map(lambda new, old: np.where(_as_wide_as(old, better), np.asarray(new), old), states, self.states)
+        self.judging += time.monotonic() - began
 
     def tree(self) -> PyTree:
-        return self.states, self.scores, self.past, self.times
+        return self.states, self.scores, self.past, self.compiling, self.judging
 
     def restore(self, tree: PyTree) -> None:
-        self.states, self.scores, self.past, self.times = tree
+        self.states, self.scores, self.past, self.compiling, self.judging = tree
 
 
-def _over(which: np.ndarray, array: np.ndarray) -> np.ndarray:
+def _as_wide_as(array: np.ndarray, which: np.ndarray) -> np.ndarray:
+    """A choice of runs, to be broadcast over an array that has them in front."""
     return which.reshape(-1, *[1] * (array.ndim - 1))
 
 
@@ -196,7 +189,7 @@ def joint(jobs: Sequence[Job]) -> Spec:
 
 def stretch(results: Path, scratch: Path, minutes: float, most: int, say: Callable[[str], Any], plan: Sequence[Job] = PLAN) -> None:
     """Adds to the ledger for so many minutes."""
-    until = time.monotonic() + 60 * minutes
+    until = deadline(minutes)
     while (batch := begun(scratch, results) or next_batch(results, until - time.monotonic(), most, plan)) is not None:
         how = f"about {batch.seconds / 60:.0f} minutes" if batch.seconds else "begun before"
         say(f"{len(batch.jobs)} runs, {how}: {', '.join(job.name for job in batch.jobs)}")
@@ -222,13 +215,14 @@ def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float) -> None
     label = f"atari {jobs[0].agent} {jobs[0].steps * SKIP:,} frames"
 
     def judge(scores: Scores, seconds: float) -> None:
-        training, judging = seconds - best.seconds, time.monotonic()
+        compiling, judging, began = float(best.compiling[0]), float(best.judging[0]), time.monotonic()
+        training = seconds - judging
         tested = games.scores(agent, spec, best.states, tasks, seeds, TEST_GAMES)
         spent = {
             "runs_in_one_program": len(jobs),
-            "steps_per_second": jobs[0].steps * len(jobs) / max(training - best.compiling, training / 4),
+            "steps_per_second": jobs[0].steps * len(jobs) / max(training - compiling, training / 4),
             "seconds_with_compilation": training,
-            "judging_seconds": best.seconds + time.monotonic() - judging,
+            "judging_seconds": judging + time.monotonic() - began,
         }
         for r, job in enumerate(jobs):
             steps, curve = curves(scores, r, [job.seed])[job.seed]
@@ -268,7 +262,7 @@ def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
             tests = np.array([r["test_score"] for r in done])
             ended = [r["training_score"] for r in done if r["training_score"] is not None]  # where a game has ended at all
             trained = f"{np.mean(ended):,.1f}" if ended else "–"
-            cells = [f"{tests.mean():,.1f}", trained, f"{normalised(float(tests.mean()), game):,.1f}"]
+            cells = [f"{tests.mean():,.1f}", trained, f"{human_normalised(float(tests.mean()), game):,.1f}"]
         minutes = sum(needed(job, 1, known) for job in wanted if not job.file(results).exists()) / 60
         lines.append([game, agent, f"{steps * SKIP:,}", f"{len(done)} of {len(wanted)}", *cells, f"{minutes:.0f}" if minutes else ""])
     head = [
@@ -304,7 +298,6 @@ def scale() -> dict[str, tuple[float, float]]:
         return {row["game"]: (float(row["random"]), float(row["human"])) for row in csv.DictReader(file)}
 
 
-def normalised(score: float, game: str) -> float:
+def human_normalised(score: float, game: str) -> float:
     """Per cent of the way from random to a human."""
-    low, high = scale()[game]
-    return 100 * (score - low) / (high - low)
+    return 100 * normalised(score, *scale()[game])

@@ -119,8 +119,9 @@ def train(
         if int(scores.points) % 20 == 0:
             print(f"{label}: {driver.iteration * spec.envs:,} steps, {seconds:.0f} s, {np.mean(scores.now()):.1f}", flush=True)
         is_over = time.monotonic() > until
-        is_last = driver.iteration == steps
-        if not isinstance(beside, Nothing) if is_last else is_over or time.monotonic() - saved > patience:
+        is_due = is_over or time.monotonic() - saved > patience
+        # What is done with the last one may take long; where nothing is, it would only be removed again.
+        if is_due if driver.iteration < steps else not isinstance(beside, Nothing):
             writing = time.monotonic()
             tree, notes = driver.save()
             folder.save((tree, scores.tree(), beside.tree()), {"notes": notes, "seconds": seconds})

@@ -15,8 +15,8 @@ from engram.types import Agent, Spec
 
 def driver(agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec, host: bool = False, options: Options = None) -> Driver:
     """The fastest driver for one run a seed, each on its task; all tasks must share one spec, but that Atari's games may have fewer
-    actions. Runs that differ in numbers among the
-    agent's options, such as learning rates, share the program too: `options` has one number a run for each of these."""
+    actions. Runs that differ in numbers among the agent's options, such as learning rates, share the program too: `options` has one number
+    a run for each of these."""
     if tasks[0].arcade is not None:
         actions = [task.arcade.actions() for task in tasks if task.arcade is not None]
         if max(actions) > spec.actions:

@@ -7,7 +7,7 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Float, PyTree
 
 from engram.tasks import Task
 from engram.tasks.atari import Arcade
@@ -67,10 +67,13 @@ def _choose(agent: Agent, spec: Spec):
     return jax.jit(jax.vmap(one, in_axes=(0, 0, 0, 0, 0, 0, None)))
 
 
-def _seeds(seed: int, numbers: np.ndarray) -> Array | np.ndarray:
-    """Of games of one agent, the second of the numbers drawn: training begins its games by the first."""
-    drawn = [np.random.SeedSequence([seed, int(number), 1]).generate_state(2)[1] for number in numbers]
-    return np.array(drawn, np.int64) % 2**31
+def judging_seed(seed: int, number: int) -> int:
+    """Of an episode played by a trained agent: the second of the numbers drawn, since training begins its episodes by the first."""
+    return int(np.random.SeedSequence([seed, number, 1]).generate_state(2)[1])
+
+
+def _seeds(seed: int, numbers: np.ndarray) -> np.ndarray:
+    return np.array([judging_seed(seed, number) % 2**31 for number in numbers.tolist()])
 
 
 def _arcade(task: Task) -> Arcade:
