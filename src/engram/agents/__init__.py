@@ -43,7 +43,7 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         {
             "dqn": {"learning_rate": 1e-3},
             "mfec": {"neighbours": 25},
-            "nec": {"neighbours": 25, "hidden": 256, "learning_rate": 1e-3},
+            "nec": {"neighbours": 25, "hidden": 128, "learning_rate": 1e-3},
             "drqn": {"learning_rate": 1e-3},
             "ppo": {"clip_range": 0.5, "learning_rate": 3e-3},
         },
