@@ -31,13 +31,13 @@ AGENTS = {
 RUNS = (1, 8)
 
 
-def contenders(replay: int, iterations: int) -> list[Contender]:
+def contenders(replay: int, iterations: int, most: int) -> list[Contender]:
     found = []
     for name, (agent, changes) in AGENTS.items():
         options: dict[str, Any] = asdict(agents.make(agent, "atari", learn_start=1, **changes))  # pyright: ignore[reportArgumentType]
         memory = "full" if agent == "mbec++" else ""
         one = Contender(name, agent, options, task=GAME, envs=ENVS, iterations=iterations, replay=replay, memory=memory)
-        found += [replace(one, runs=runs, algorithm=part) for runs in RUNS for part in ("whole", "device")]
+        found += [replace(one, runs=runs) for runs in RUNS if runs <= most]
     return found
 
 
@@ -48,14 +48,15 @@ def measure(quick: bool, say) -> dict:
         say(f"ALE alone, {runs} runs")
         alone = Contender("ALE", task=GAME, runs=runs, envs=ENVS, iterations=iterations, algorithm="ALE")
         measured.append(entry(alone, interleave({"ALE": consoles(runs, iterations)}, rounds, say)["ALE"]))
-    for contender in contenders(replay, iterations):  # one after another: eight replays of a million frames leave no room for others
-        say(f"{contender.name}, {contender.runs} runs, {contender.algorithm}")
+    for contender in contenders(replay, iterations, min(RUNS) if quick else max(RUNS)):
+        say(f"{contender.name}, {contender.runs} runs")  # one after another: eight replays leave no room for others
         try:
-            trainer = Trainer(contender if not quick else replace(contender, runs=min(contender.runs, 2)))
-            if contender.algorithm == "device":
-                trainer.driver._step = lambda actions, returns: None
-            times = [timed_to_the_end(trainer) for _ in range(rounds)]
-            measured.append(entry(trainer.contender, times, bytes=trainer.bytes_per_run()["state"]))
+            trainer = Trainer(contender)
+            times = {"whole": [timed_to_the_end(trainer) for _ in range(rounds)]}
+            trainer.driver._step = lambda actions, returns: None
+            times["device"] = [timed_to_the_end(trainer) for _ in range(rounds)]
+            size = trainer.bytes_per_run()["state"]
+            measured += [entry(replace(contender, algorithm=part), times[part], bytes=size) for part in times]
             trainer.driver.close()
         except (EngramError, jax.errors.JaxRuntimeError) as error:
             measured.append(asdict(contender) | {"failed": str(error).splitlines()[0]})

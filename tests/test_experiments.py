@@ -35,6 +35,8 @@ def test_lines_share_a_program_unless_their_shapes_differ():
     noisy = line("noisy", task="cartpole-gaussian")
     assert lines.groups([line(), line("faster", faster), noisy]) == [[line(), line("faster", faster), noisy]]
     assert len(lines.groups([line(), line("wider", wider), line("car", task="mountaincar"), line("long", steps=121)])) == 4
+    landers = [line(task=f"lunarlander-{noise}") for noise in ("gaussian", "bernoulli")]
+    assert lines.groups(landers) == [[lander] for lander in landers]  # Gymnasium's environments: a processor for each task
     weights = [line(f"{beta}", make("mbec++", "debug", fixed_beta=beta)) for beta in (0.0, 0.5)]
     assert lines.groups([*weights, line("dynamic", make("mbec++", "debug"))]) == [weights, [line("dynamic", make("mbec++", "debug"))]]
 

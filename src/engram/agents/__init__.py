@@ -25,7 +25,7 @@ _AUTHORS_MEMORY = {
     "p_recall": 0.1,
 }
 
-_BEYOND = {"stretch_inputs": True, "multi_step": 3, "learning_rate": 1e-3}
+_BEYOND = {"stretch_inputs": True, "multi_step": 5, "huber": True, "learning_rate": 2e-3, "anneal": True}
 _ENDLESS = {"time_limit_ends": False, "gamma": 0.98, "epsilon_end": 0.0}
 _STEADY = {"epsilon_decay": 3e3, "learning_rate": 1e-3, "anneal": True, "target_every": 500, "batch": 128, "learn_every": 4}
 
@@ -50,7 +50,7 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     ),
     "engram": (
         "what makes memory help most so far (docs/research.md), for all classic-control tasks alike",
-        {"dqn": _BEYOND, "mbec++": _BEYOND | {"centred": True}},
+        {"dqn": _BEYOND, "mbec++": _BEYOND | {"centred": True, "q_sees_trajectory": True, "trajectory_rate": 1e-5}},
     ),
     "cartpole": (
         "for clean Cart Pole; in how many seeds it solves it: results/solved",

@@ -1,7 +1,7 @@
 """All that the paper shows, in its order, and what we add; what cannot be run yet says why."""
 
 from engram.errors import EngramError, nearest_names
-from engram.experiments.control import ABLATIONS, CONSOLIDATION, CONTRIBUTIONS, ENGRAM, NOISY_TASKS
+from engram.experiments.control import ABLATIONS, CONSOLIDATION, CONTRIBUTIONS, ENGRAM, NOISY_TASKS, PIECES
 from engram.experiments.convergence import CONVERGENCE
 from engram.experiments.experiment import Claim, Experiment
 from engram.experiments.mathematics import MATHEMATICS
@@ -35,6 +35,7 @@ EXPERIMENTS = {
         PARAMETERS,
         MATHEMATICS,
         ENGRAM,
+        PIECES,
         planned(
             "atari",
             "Tables 1 and 2, learning curves, and River Raid's ablation",

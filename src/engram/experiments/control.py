@@ -125,6 +125,23 @@ ENGRAM = Experiment(
     draw=draw_noisy,
 )
 
+WITHOUT = {"without memory": {"fixed_beta": 0.0}, "without trajectory": {"q_sees_trajectory": False}}
+
+PIECES = Experiment(
+    name="engram-pieces",
+    paper="Not in the paper: the preset `engram` without the memory's value, and with a Q-network that does not see the trajectory",
+    lines=(
+        *(line for line in OURS if line.label == "engram"),
+        *(Line(label, make("mbec++", "engram", **options), task, "engram") for task in NOISY for label, options in WITHOUT.items()),
+    ),
+    quick_lines=tuple(Line(label, make("mbec++", "engram", **options), POLE, "engram") for label, options in WITHOUT.items()),
+    claims=(
+        Claim(0, "The memory's value helps on all nine.", leads("engram", ("without memory",), NOISY), "area, nine tasks"),
+        Claim(0, "Seeing the trajectory helps on all nine.", leads("engram", ("without trajectory",), NOISY), "area, nine tasks"),
+    ),
+    draw=draw_noisy,
+)
+
 CONTRIBUTIONS = Experiment(
     name="contributions",
     paper="Figure on the two parts' contributions over time",

@@ -99,11 +99,12 @@ def load_all(lines: Iterable[Line], results: Path) -> Results:
 
 
 def groups(lines: Sequence[Line]) -> list[list[Line]]:
-    """Lines that share one program: they may differ in seeds, in noise and in options that are plain numbers."""
+    """Lines that share one program: they may differ in seeds, in noise and in options that are plain numbers. Gymnasium's environments
+    take more time than the networks, one after another, so there each task has a program, and may have a processor, of its own."""
     found: dict[Any, list[Line]] = {}
     for line in dict.fromkeys(lines):
         task = find(line.task, line.steps)
-        found.setdefault((_shape(line.agent), _spec(line.task, task.steps), task.dynamics), []).append(line)
+        found.setdefault((_shape(line.agent), _spec(line.task, task.steps), task.dynamics or line.task), []).append(line)
     return list(found.values())
 
 
