@@ -24,9 +24,9 @@ PROTOCOL = (
     "untimed, then they take turns; medians."
 )
 AGENTS = {
+    "MBEC++, the paper's network": ("mbec++", {}),
     "DQN, the paper's network": ("dqn", {}),
     "DQN, Nature's network": ("dqn", {"convolutions": "nature"}),
-    "MBEC++, the paper's network": ("mbec++", {}),
 }
 RUNS = (1, 8)
 
@@ -57,6 +57,7 @@ def measure(quick: bool, say) -> dict:
             times["device"] = [timed_to_the_end(trainer) for _ in range(rounds)]
             size = trainer.bytes_per_run()["state"]
             measured += [entry(replace(contender, algorithm=part), times[part], bytes=size) for part in times]
+            say(", ".join(f"{m['algorithm']}: {number(speed(m))} agent steps/s" for m in measured[-2:]))
             trainer.driver.close()
         except (EngramError, jax.errors.JaxRuntimeError) as error:
             measured.append(asdict(contender) | {"failed": str(error).splitlines()[0]})
