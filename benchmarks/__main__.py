@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -140,7 +141,8 @@ def main() -> None:
     report["sections"] = {}
     for section in sections:
         with console.status(section) as status:
-            report["sections"][section] = measure(section, options, lambda words, s=section: status.update(f"{s}: {words}"))
+            tell = status.update if console.is_terminal else partial(print, flush=True)
+            report["sections"][section] = measure(section, options, lambda words, s=section, tell=tell: tell(f"{s}: {words}"))
         report["machine"]["load after"] = os.getloadavg()
         if options.out:  # after every section: a later one may fail
             options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -76,7 +76,7 @@ def squares(
     return distances, jnp.where(is_there, smallest, jnp.inf)
 
 
-WIDE = 64
+WIDE = 128
 """keys of which the first kernel of `few` finds the nearest"""
 
 
@@ -92,7 +92,7 @@ def few(
 
     (slots, dim), count = keys.shape, queries.shape[0]
     columns = keys.T  # so that neighbours in memory are read together
-    rows, asked = 4 * WIDE, 32
+    rows, asked = 4 * WIDE, 16
     stretches = pl.cdiv(slots, rows) * (rows // WIDE)
 
     def distances(columns, queries, slot, query, is_there, is_asked):
@@ -148,7 +148,7 @@ def few(
         fine,
         out_shape=[jax.ShapeDtypeStruct((count, k), jnp.float32), jax.ShapeDtypeStruct((count, k), jnp.int32)],
         grid=(count,),
-        compiler_params=triton.CompilerParams(num_warps=2, num_stages=1),
+        compiler_params=triton.CompilerParams(num_warps=4, num_stages=1),
         name="fine",
         interpret=interpret,
     )(columns, filled[None], queries, minima)

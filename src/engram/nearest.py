@@ -13,6 +13,8 @@ from engram.gpu import BLOCK
 
 SHORTEST = 4096
 """slots below which a table is searched whole"""
+FEW = 8
+"""neighbours up to which a GPU searches by two kernels"""
 
 
 def nearest(
@@ -28,7 +30,7 @@ def nearest(
     if device == "cpu" and native.is_available():
         return native.nearest(keys, filled, queries, k)
     if device == "gpu" and gpu.is_available():
-        return blockwise(keys, filled, queries, k)
+        return (two_kernels if k <= FEW else blockwise)(keys, filled, queries, k)
     return portable(keys, filled, queries, k)
 
 
@@ -41,7 +43,7 @@ def platform() -> str:
 def blockwise(
     keys: Float[Array, "N H"], filled: Int[Array, ""], queries: Float[Array, "Q H"], k: int, interpret: bool = False
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
-    """The search for a GPU."""
+    """The search for many neighbours on a GPU."""
     squares, minima = gpu.squares(keys, filled, queries, interpret)
     blocks = squares.reshape(*minima.shape, BLOCK)
     return _answer(*_inside(blocks, minima, min(k, squares.shape[1])), k)
@@ -50,7 +52,7 @@ def blockwise(
 def two_kernels(
     keys: Float[Array, "N H"], filled: Int[Array, ""], queries: Float[Array, "Q H"], k: int, interpret: bool = False
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
-    """A search for few neighbours on a GPU that writes no distances. Not measured on one yet, so `nearest` does not choose it."""
+    """The search for few neighbours on a GPU, which writes no distances."""
     return _answer(*gpu.few(keys, filled, queries, k, interpret), k)
 
 
