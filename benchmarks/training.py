@@ -25,7 +25,7 @@ class Trainer:
     def __init__(self, contender: Contender):
         self.contender = contender
         task = registry.find(contender.task)
-        agent = agents.make(contender.agent, **contender.options)
+        agent = agents.make(contender.agent, "paper", **contender.options)
         runs = loop.every_seed([task], range(contender.runs))
         self.driver: Any = loop.driver(agent, *runs, task.spec(contender.envs, contender.replay), host=contender.host)
         self.driver.start()

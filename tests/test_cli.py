@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from engram.agents import AGENTS, PRESETS, make
+import engram
+from engram.agents import AGENTS, PRESETS, make, usual
 from engram.cli import main, parse, switched
 
 
@@ -97,6 +98,24 @@ def test_a_preset_that_changes_nothing_is_named(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     main(["train", "random", "cartpole", "--preset", "tuned", "--seeds", "1", "--steps", "50"])
     assert "The preset tuned changes nothing for random." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("agent", "arcade", "preset"),
+    [("mbec++", False, "engram"), ("mbec++", True, "atari"), ("dqn", False, "paper"), ("dqn", True, "atari"), ("ppo", True, "paper")],
+)
+def test_who_names_no_preset_gets_the_usual_one(agent, arcade, preset):
+    assert usual(agent, arcade) == preset
+    assert arcade or make(agent) == make(agent, preset)
+
+
+def test_the_command_line_and_python_have_the_same_usual_preset(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    main(["train", "mbec++", "cartpole", "--seeds", "1", "--steps", "40", "--out", "run", "--slots", "50"])
+    options = json.loads((tmp_path / "run" / "config.json").read_text())["options"]
+    assert (options["multi_step"], options["slots"]) == (make("mbec++", "engram").multi_step, 50)
+    engram.train("mbec++", "cartpole", seeds=1, steps=40, out=tmp_path / "other")
+    assert json.loads((tmp_path / "other" / "config.json").read_text())["options"] | {"slots": 50} == options
 
 
 def test_the_help_fits_one_screen(capsys):

@@ -1,6 +1,9 @@
 """Experiments: lines share programs, what is there is not trained again, verdicts follow from numbers, and every quick version runs."""
 
 import json
+import os
+import subprocess
+import sys
 import time
 from dataclasses import asdict, replace
 from itertools import product
@@ -214,6 +217,20 @@ def test_parts_run_side_by_side_and_one_that_fails_does_not_stop_the_others(tmp_
     assert catalogue.EXPERIMENTS["parameters"].quick().is_done(tmp_path / "runs" / "quick")
     main(["reproduce", "parameters", "--quick", "--jobs", "2"])
     assert "0 of 0 parts" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").exists(), reason="cannot see who a process's children are")
+def test_who_is_told_to_end_ends_its_parts_too(tmp_path):
+    command = [sys.executable, "-m", "engram.cli", "reproduce", "consolidation", "--jobs", "2"]
+    parent = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    listed, children, until = Path(f"/proc/{parent.pid}/task/{parent.pid}/children"), [], time.monotonic() + 60
+    while len(children) < 2 and time.monotonic() < until:
+        children = listed.read_text().split()
+        time.sleep(0.1)
+    parent.terminate()
+    assert parent.wait(60) == 130
+    assert len(children) == 2
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 
 def test_the_list_names_every_experiment_and_claim(capsys, monkeypatch, tmp_path):

@@ -73,19 +73,21 @@ def same(a, b):
 SEEDS = [3, 1]
 
 
-def interrupt_at(*steps):
-    """Presses Ctrl-C when the training has come so far."""
+def interrupt_at(*steps, kind=signal.SIGINT):
+    """Presses Ctrl-C, or asks to end, when the training has come so far."""
 
     def watch(progress):
         if progress.step in steps:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), kind)
 
     return watch
 
 
-def test_on_tasks_in_jax_an_interrupted_training_goes_on_bit_for_bit(tmp_path):
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_on_tasks_in_jax_an_interrupted_training_goes_on_bit_for_bit(tmp_path, kind):
     whole = train(TINY, "cartpole-gaussian", SEEDS, 150, out=tmp_path / "whole")
-    sentence = complaint(train, TINY, "cartpole-gaussian", SEEDS, 150, out=tmp_path / "parts", watch=interrupt_at(57), kind=Interrupted)
+    watch = interrupt_at(57, kind=kind)
+    sentence = complaint(train, TINY, "cartpole-gaussian", SEEDS, 150, out=tmp_path / "parts", watch=watch, kind=Interrupted)
     assert sentence.startswith("Interrupted; all until step 57 is saved")
     assert str(tmp_path / "parts") in sentence
     assert RunFolder.load(tmp_path / "parts").meta()["step"] == 57
@@ -127,14 +129,15 @@ def equal(whole, parts, task=None):
         assert (whole.folder / name).read_bytes() == (parts.folder / name).read_bytes()
 
 
-def test_a_second_interrupt_is_that_of_before():
-    before = signal.getsignal(signal.SIGINT)
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interrupt_is_that_of_before(kind):
+    before = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
     with training._interrupts() as interrupted:
         assert not interrupted()
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), kind)
         assert interrupted()
-        assert signal.getsignal(signal.SIGINT) is before
-    assert signal.getsignal(signal.SIGINT) is before
+        assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
+    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
 
 
 def test_an_environment_that_does_not_repeat_itself_goes_on_after_a_cut(tmp_path):

@@ -6,7 +6,9 @@ import functools
 import io
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -57,8 +59,8 @@ class Train:
     """environments of each run, in lockstep; 4 of Atari and 1 else where not given"""
     out: str | None = None
     """the run folder; runs/AGENT-TASK where not given"""
-    preset: str = "paper"
-    """a named set of options (engram list)"""
+    preset: str | None = None
+    """a named set of options (engram list); where not given engram for mbec++, atari for Atari, else paper"""
     device: str | None = None
     """cpu, gpu or tpu; the fastest there is where not given"""
     host: bool = False
@@ -128,6 +130,8 @@ class Report:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: whatever the user can put right is one sentence and exit code 2."""
     complain = Console(stderr=True).print
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # who is told to end tidies up, as after Ctrl-C
     try:
         run(sys.argv[1:] if arguments is None else arguments)
     except EngramError as error:
@@ -256,11 +260,11 @@ def train(arguments: list[str]) -> None:
         parse(Train, rest, Train(), "train AGENT TASK")
         return
     name, task_name = given[0], given[1] if len(given) > 1 else "TASK"
-    preset = _value_of("--preset", rest) or "paper"
+    preset = _value_of("--preset", rest) or agents.usual(name, len(given) > 1 and find(task_name).arcade is not None)
     form = dataclasses.make_dataclass("Form", [("run", Train), ("agent", agents.kind_of(name))], frozen=True)
     chosen = parse(form, rest, form(Train(preset=preset), agents.make(name, preset)), f"train {name} {task_name}")
     options, agent = chosen.run, chosen.agent
-    if agents.make(name, preset) == agents.make(name) and preset != "paper":
+    if agents.make(name, preset) == agents.make(name, "paper") and preset != "paper":
         Console(stderr=True).print(f"The preset {preset} changes nothing for {name}.", style="yellow", highlight=False)
     for option in ("steps", "seeds", "envs"):
         check(option, getattr(options, option), Count | None)

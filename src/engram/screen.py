@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from engram.agents import AGENTS, PRESETS, kind_of, name_of
+from engram.agents import AGENTS, PRESETS, kind_of, name_of, usual
 from engram.options import meanings
 from engram.report.statistics import interval, mean
 from engram.tasks import find, names
@@ -129,9 +129,9 @@ def claims(rows: list[list[str]]) -> None:
 def options(name: str) -> None:
     """An agent's options, with defaults and meaning, and what the presets change."""
     kind, screen = kind_of(name), Console()
-    screen.print(f"[bold]{name}[/]: {_headline(kind)}", highlight=False)
+    screen.print(f"[bold]{name}[/]: {_headline(kind)} The usual preset: {_usual(name)}.", highlight=False)
     table = Table(box=None, pad_edge=False)
-    for column in ("option", "default", "meaning"):
+    for column in ("option", "paper", "meaning"):
         table.add_column(column)
     for field, meaning in meanings(kind).items():
         default = getattr(kind(), field)
@@ -141,6 +141,11 @@ def options(name: str) -> None:
         if changes := overlays.get(name):
             flags = " ".join(_flag(option, value) for option, value in changes.items())
             screen.print(f"--preset {preset}: {flags}", highlight=False)
+
+
+def _usual(name: str) -> str:
+    preset, arcade = usual(name), usual(name, arcade=True)
+    return preset if arcade == preset else f"{preset}, for Atari {arcade}"
 
 
 def _headline(kind: type) -> str:

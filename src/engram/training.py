@@ -19,7 +19,7 @@ from jaxtyping import Float, PyTree
 
 from engram import loop, records
 from engram.agents import make as make_agent
-from engram.agents import name_of
+from engram.agents import name_of, usual
 from engram.errors import EngramError, Interrupted
 from engram.evaluation import play
 from engram.options import Count
@@ -219,21 +219,26 @@ class Training:
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Within it Ctrl-C only raises a flag, since an exception could lose what the device is working on; a second one kills."""
+    """Within it Ctrl-C, or being told to end, only raises a flag: an exception could lose what the device is working on. A second one
+    kills."""
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     flag = threading.Event()
 
+    def restore() -> None:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
     def raise_flag(*_: Any) -> None:
         flag.set()
-        signal.signal(signal.SIGINT, before)
+        restore()
 
-    before = signal.signal(signal.SIGINT, raise_flag)
+    before = {kind: signal.signal(kind, raise_flag) for kind in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield flag.is_set
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()
 
 
 def train(
@@ -254,11 +259,11 @@ def train(
     """
     for name, value in (("envs", envs), ("steps", steps)):
         check_option(name, value, Count | None)
-    agent = make_agent(agent) if isinstance(agent, str) else agent
+    task = find(task, steps)
+    agent = make_agent(agent, usual(agent, task.arcade is not None)) if isinstance(agent, str) else agent
     if isinstance(agent, type) or not hasattr(agent, "init"):
         raise EngramError(f"{agent!r} is no agent: give one with its options, such as engram.DQN().")
     numbers = _numbers(seeds)
-    task = find(task, steps)
     _try_out(task)
     envs = envs or task.envs
     spec = task.spec(envs, -(-task.steps // envs))
@@ -292,7 +297,7 @@ def reopen(
     folder = RunFolder.load(path)
     config = folder.config
     try:
-        agent = make_agent(config["agent"], **config["options"])
+        agent = make_agent(config["agent"], "paper", **config["options"])
         spec, seeds = _spec(config["spec"]), _numbers(list(config["seeds"]))
         steps, host, name, is_own = (config[entry] for entry in ("steps", "host", "task", "own_task"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -33,7 +33,7 @@ _ATARI = {"hidden": 512, "layers": 1, "learning_rate": 1e-4, "learn_start": 50_0
 _ATARI |= {"epsilon_end": 0.1, "epsilon_decay": 1e5}
 
 PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
-    "paper": ("as the paper has it; the default", {}),
+    "paper": ("as the paper has it; the default but for mbec++ and Atari", {}),
     "authors": (
         "as the authors' own code for classic control differs from the paper",
         {"mbec": _AUTHORS_MEMORY, "mbec++": _AUTHORS_MEMORY | {"observed_reward": True}},
@@ -49,7 +49,7 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         },
     ),
     "engram": (
-        "what makes memory help most so far (docs/research.md), for all classic-control tasks alike",
+        "for mbec++ the default: what makes it lead on noisy classic control (docs/research.md)",
         {"dqn": _BEYOND, "mbec++": _BEYOND | {"centred": True, "q_sees_trajectory": True, "trajectory_rate": 1e-5}},
     ),
     "cartpole": (
@@ -66,7 +66,7 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         },
     ),
     "atari": (
-        "for Atari, as the paper has it",
+        "for Atari, as the paper has it; there the default",
         {
             "dqn": _ATARI,
             "mbec++": _ATARI | {"neighbours": 7, "chunk": 100, "slots": 50_000, "models_stop": 5_000_000},
@@ -103,12 +103,19 @@ def kind_of(name: str) -> type:
     return AGENTS[name]
 
 
-def make(name: str, preset: str = "paper", **options: Any) -> Agent:
-    """The agent of that name, with a preset's options and then your own."""
+def usual(name: str, arcade: bool = False) -> str:
+    """The preset of who names none: for MBEC++ what was found best, for others the paper's; for Atari that of Atari."""
+    wanted = "atari" if arcade else "engram" if name == "mbec++" else "paper"
+    return wanted if name in PRESETS[wanted][1] else "paper"
+
+
+def make(name: str, preset: str | None = None, **options: Any) -> Agent:
+    """The agent of that name, with a preset's options and then your own. Where no preset is given, that of `usual`."""
+    preset = usual(name) if preset is None else preset
     if preset not in PRESETS:
         raise EngramError(f"There is no preset {preset!r}.{nearest_names(preset, PRESETS)}")
     _, overlays = PRESETS[preset]
     return replace(kind_of(name)(), **(overlays.get(name, {}) | options))
 
 
-__all__ = ["AGENTS", "DQN", "DRQN", "MBEC", "MFEC", "NEC", "PPO", "PRESETS", "MBECpp", "Random", "kind_of", "make", "name_of"]
+__all__ = ["AGENTS", "DQN", "DRQN", "MBEC", "MFEC", "NEC", "PPO", "PRESETS", "MBECpp", "Random", "kind_of", "make", "name_of", "usual"]

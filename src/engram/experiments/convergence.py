@@ -99,9 +99,9 @@ def compute(quick: bool) -> dict[str, Any]:
     spec = find(TASK, steps).spec(1, steps)
     found = {}
     for label, options in WRITERS.items():
-        agent: Any = make("mbec", p_refine=0.0, **options, **ANY)
+        agent: Any = make("mbec", "paper", p_refine=0.0, **options, **ANY)
         found[label] = held(agent, seeds, steps, by_trajectories(agent, spec))
-    mfec: Any = make("mfec", **ANY)
+    mfec: Any = make("mfec", "paper", **ANY)
     found["MFEC, max"] = held(mfec, seeds, steps, by_states(mfec, spec))
     return {"held": found, "true": true_value(mfec.gamma, 200 if quick else EPISODES), "steps": steps, "seeds": list(range(seeds))}
 

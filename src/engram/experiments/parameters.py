@@ -15,7 +15,7 @@ TASKS = ("cartpole", "mountaincar", "lunarlander")
 
 def count(name: str, task: str, **options: Any) -> int:
     """The numbers that gradients move; the target's copies are not among them."""
-    agent, spec = make(name, **options), find(task).spec(1, 10)
+    agent, spec = make(name, "paper", **options), find(task).spec(1, 10)
     state: Any = jax.eval_shape(lambda key: agent.init(key, spec), jax.random.key(0))
     match name:
         case "dqn":

@@ -67,7 +67,7 @@ class Run:
     def train(self, family: str, changes: list[dict[str, Any]], until: float) -> None:
         tasks = [find(f"{family}-{noise}", self.steps) for noise in NOISES]
         seeds = range(FIRST_SEED, FIRST_SEED + self.seeds)
-        agent, options = common([make(self.agent, **change) for change in changes], [len(tasks) * self.seeds] * len(changes))
+        agent, options = common([make(self.agent, "paper", **change) for change in changes], [len(tasks) * self.seeds] * len(changes))
         runs = [(task, seed) for _ in changes for task in tasks for seed in seeds]
         label = f"{family} {self.agent}"
         scores, _ = train(label, agent, [task for task, _ in runs], [seed for _, seed in runs], self.scratch, until, options)

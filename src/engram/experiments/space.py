@@ -71,7 +71,7 @@ def compute(quick: bool) -> dict[str, Any]:
     physics, seen, action, is_old = ride(LENGTH, rides)
     found: dict[str, Any] = {"R2": {}, "spread": {}, "jump": {}, "shown": {}}
     for label, loss in LOSSES.items():
-        agent: Any = make("mbec++", trajectory=2, trajectory_loss=loss)
+        agent: Any = make("mbec++", "paper", trajectory=2, trajectory_loss=loss)
         driver: Any = loop.driver(agent, *loop.every_seed([task], range(seeds)), spec)
         driver.start()
         driver.advance(steps)

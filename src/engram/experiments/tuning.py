@@ -57,14 +57,14 @@ class Run:
         until = deadline(self.minutes)
         for name in self.agents:
             grid = narrowed(name, self.only)
-            numbers = {option: values for option, values in grid.items() if loop.may_differ(make(name), option)}
+            numbers = {option: values for option, values in grid.items() if loop.may_differ(make(name, "paper"), option)}
             shapes = {option: values for option, values in grid.items() if option not in numbers}
             for shape, family in product(settings(shapes), self.families):
                 self.search(name, family, shape, settings(numbers), until)
 
     def search(self, name: str, family: str, shape: Setting, numbers: list[Setting], until: float) -> None:
         """Trains one shape with all numbers, on the noisy versions of one task."""
-        agent, seeds = make(name, **shape), range(FIRST_SEED, FIRST_SEED + self.seeds)
+        agent, seeds = make(name, "paper", **shape), range(FIRST_SEED, FIRST_SEED + self.seeds)
         assert not set(seeds) & set(REPORTED_SEEDS)
         tasks = [find(f"{family}-{noise}", self.steps) for noise in NOISES]
         wanted = {"steps": tasks[0].steps, "seeds": list(seeds), "options": strict(asdict(agent))}  # pyright: ignore[reportArgumentType]
@@ -119,7 +119,7 @@ class Report:
 
 def differing(chosen: Mapping[str, Setting], preset: str = "tuned") -> list[str]:
     """The agents whose preset is not what the search chose."""
-    return [name for name, setting in chosen.items() if preset not in PRESETS or make(name, preset) != make(name, **setting)]
+    return [name for name, setting in chosen.items() if preset not in PRESETS or make(name, preset) != make(name, "paper", **setting)]
 
 
 def settings(grid: Grid) -> list[Setting]:
