@@ -2,11 +2,15 @@
 
 import csv
 import json
+import math
 import re
+import sys
 
+import numpy as np
 import pytest
 
 import engram
+from engram import screen
 from engram.agents import AGENTS, PRESETS, make, usual
 from engram.cli import main, parse, switched
 
@@ -182,3 +186,37 @@ def test_an_environment_that_breaks_while_it_is_played_is_named(capsys, monkeypa
 
     monkeypatch.setattr("gymnasium.envs.classic_control.cartpole.CartPoleEnv.step", fail)
     assert "The environment cartpole is at fault in step: it raised RuntimeError (out of fuel)" in complaint(capsys, "eval", "run")
+
+
+# What is shown while a training runs
+
+
+@pytest.mark.parametrize(
+    ("curve", "line"),
+    [([], ""), ([math.nan], ""), ([3.0], "▁"), ([0.0, 7.0], "▁█"), ([math.nan, 0.0, 1.0, 7.0], "▁▂█"), ([0.0, 0.0, 7.0, 7.0], "▁█")],
+)
+def test_a_curve_fits_into_a_line(curve, line):
+    assert screen.sparkline(np.array(curve), width=2 if len(curve) == 4 and curve[0] == 0 else 16) == line
+
+
+def test_tensorboard_sees_scores_and_metrics_of_every_seed(capsys, monkeypatch, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.chdir(tmp_path)
+    main(["train", "dqn", "cartpole", "--preset", "debug", "--seeds", "2", "--steps", "150", "--out", "run", "--tensorboard"])
+    curves = list(csv.DictReader((tmp_path / "run" / "curves.csv").open()))
+    metrics = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
+    for seed in ("0", "1"):
+        seen = EventAccumulator(str(tmp_path / "run" / "tensorboard" / f"seed-{seed}"), {"tensors": 0}).Reload()
+        score = {event.step: event.tensor_proto.float_val[0] for event in seen.Tensors("score")}
+        assert score == pytest.approx({int(r["step"]): float(r["return"]) for r in curves if r["seed"] == seed and r["return"] != "nan"})
+        loss = {event.step: event.tensor_proto.float_val[0] for event in seen.Tensors("td_loss")}
+        assert loss == pytest.approx({int(r["step"]): float(r["td_loss"]) for r in metrics if r["seed"] == seed})
+
+
+def test_without_tensorboard_its_option_says_what_to_install(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
+    said = complaint(capsys, *["train", "dqn", "cartpole", "--preset", "debug", "--seeds", "1", "--steps", "20", "--tensorboard"])
+    assert "TensorBoard is not installed: pip install tensorboard, or leave it out." in said
+    assert not (tmp_path / "runs").exists()

@@ -56,6 +56,7 @@ LAYERS = [
     "evaluation",
     "scores",
     "training",
+    "events",
     "report.page",
     "experiments.running",
     "experiments.lines",

@@ -23,6 +23,7 @@ from rich.markup import escape
 from engram import agents, screen, training
 from engram.errors import EngramError, Interrupted, nearest_names
 from engram.evaluation import play, record
+from engram.events import Events
 from engram.options import Count, check
 from engram.report.video import check_name, save_video
 from engram.tasks import find
@@ -65,12 +66,16 @@ class Train:
     """cpu, gpu or tpu; the fastest there is where not given"""
     host: bool = False
     """step Gymnasium's own environment even where the task is also written in JAX"""
+    tensorboard: bool = False
+    """write scores and metrics for TensorBoard too, into the run folder (pip install tensorboard)"""
 
 
 @dataclass(frozen=True)
 class Resume:
     """How to go on."""
 
+    tensorboard: bool = False
+    """write scores and metrics for TensorBoard too, into the run folder (pip install tensorboard)"""
     device: str | None = None
     """cpu, gpu or tpu; the fastest there is where not given"""
 
@@ -274,6 +279,7 @@ def train(arguments: list[str]) -> None:
         on(options.device),
         screen.progress(f"{name} on {task.name}, {screen.seeds(options.seeds)}, {task.amount(task.steps)}, into {out}") as watch,
     ):
+        watch = _watched(watch, out, options.tensorboard)
         result = training.train(agent, task, options.seeds, options.steps, options.envs, out, options.host, watch)
     screen.report(result)
 
@@ -298,8 +304,21 @@ def resume(arguments: list[str]) -> None:
     given, rest = words(arguments, "resume DIR", 1)
     options = parse(Resume, rest, Resume(), "resume DIR")
     with on(options.device), screen.progress(f"going on with {given[0]}") as watch:
-        result = training.resume(given[0], watch=watch)
+        result = training.resume(given[0], watch=_watched(watch, given[0], options.tensorboard))
     screen.report(result)
+
+
+def _watched(watch: Callable[[training.Progress], None], folder: str | Path, tensorboard: bool) -> Callable[[training.Progress], None]:
+    """The same, and TensorBoard's files if wanted."""
+    if not tensorboard:
+        return watch
+    events = Events(Path(folder) / "tensorboard")
+
+    def both(now: training.Progress) -> None:
+        watch(now)
+        events(now)
+
+    return both
 
 
 def evaluate(arguments: list[str]) -> None:

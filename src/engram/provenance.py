@@ -31,6 +31,12 @@ def memory_size() -> int | None:
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
+def memory_in_use() -> int | None:
+    """Bytes in use of an accelerator's memory, where known."""
+    device = jax.config.jax_default_device or jax.devices()[0]
+    return None if getattr(device, "platform", device) == "cpu" else (device.memory_stats() or {}).get("bytes_in_use")
+
+
 def _version(package: str) -> str | None:
     try:
         return version(package)

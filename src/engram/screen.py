@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from engram.agents import AGENTS, PRESETS, kind_of, name_of, usual
 from engram.options import meanings
+from engram.provenance import memory_in_use, memory_size
 from engram.report.statistics import interval, mean
 from engram.tasks import find, names
 from engram.training import Progress as Now
@@ -20,34 +22,63 @@ from engram.training import Result
 
 @contextlib.contextmanager
 def progress(what: str) -> Iterator[Callable[[Now], None]]:
-    """A bar with steps, steps/s, time left and the mean score; where there is no terminal, a line every tenth of the way."""
+    """A bar with steps, steps/s, the device's memory in use, time left, the mean score and its curve; where there is no terminal, a line
+    every tenth of the way."""
     screen = Console()
     columns = (
         BarColumn(bar_width=None),
         TextColumn("{task.fields[steps]}"),
         TextColumn("{task.fields[speed]}"),
+        TextColumn("{task.fields[memory]}"),
         TimeRemainingColumn(compact=True),
         TextColumn("left  score {task.fields[score]}"),
     )
     if screen.is_terminal:
         screen.print(what, highlight=False, soft_wrap=True)
     with Progress(*columns, console=screen, disable=not screen.is_terminal, expand=True) as bar:
-        line = bar.add_task(what, total=None, steps="compiling", speed="", score="–")
+        line = bar.add_task(what, total=None, steps="compiling", speed="", memory="", score="–")
         shown = -1
 
         def watch(now: Now) -> None:
             nonlocal shown
             speed = f"{now.steps_per_second:,.0f} steps/s" if now.steps_per_second else ""
             score = "–" if math.isnan(now.score) else _score(now.score)
-            done = min(now.step, now.steps)
-            bar.update(line, completed=done, total=now.steps, steps=f"{done:,}/{now.steps:,} steps", speed=speed, score=score)
+            done, memory = min(now.step, now.steps), _memory()
+            shown_score = f"{score} {sparkline(now.curve)}"
+            steps = f"{done:,}/{now.steps:,} steps"
+            bar.update(line, completed=done, total=now.steps, steps=steps, speed=speed, memory=memory, score=shown_score)
             tenth = 10 * done // now.steps
             if not screen.is_terminal and tenth > shown:
                 shown = tenth
-                text = f"{what}: {done:,}/{now.steps:,} steps, {speed or 'compiled'}, mean score {score}"
+                told = [steps, speed or "compiled", *([memory] if memory else []), *_left(now), f"mean score {score}"]
+                text = f"{what}: {', '.join(told)}"
                 screen.print(text, highlight=False, soft_wrap=True)
 
         yield watch
+
+
+def sparkline(curve: Float[np.ndarray, "P"], width: int = 16) -> str:
+    """A curve so small that it fits into a line; each sign is the mean of a stretch of it."""
+    known = curve[~np.isnan(curve)]
+    if not len(known):
+        return ""
+    means = np.array([part.mean() for part in np.array_split(known, min(width, len(known)))])
+    height = (means - means.min()) / (np.ptp(means) or 1.0)
+    return "".join("▁▂▃▄▅▆▇█"[round(7 * h)] for h in height)
+
+
+def _memory() -> str:
+    """Of an accelerator, how much of its memory is in use."""
+    used, there = memory_in_use(), memory_size()
+    return f"{used / 1e9:.1f}/{there / 1e9:.0f} GB" if used and there else ""
+
+
+def _left(now: Now) -> list[str]:
+    """About how long it will take, in words, if that is known."""
+    if not now.steps_per_second or now.step >= now.steps:
+        return []
+    seconds = (now.steps - now.step) * len(now.scores) / now.steps_per_second
+    return [f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"]
 
 
 def report(result: Result) -> None:

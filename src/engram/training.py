@@ -51,6 +51,12 @@ class Progress(NamedTuple):
     """of all runs together; 0 until the program is compiled"""
     score: float
     """mean over the runs; NaN before the first episode has ended"""
+    curve: Float[np.ndarray, "P"]
+    """that mean at all points so far"""
+    scores: dict[int, float]
+    """of each seed"""
+    metrics: dict[int, dict[str, float]]
+    """of each seed, what the agent reported of itself last"""
 
 
 @dataclass(frozen=True)
@@ -184,9 +190,17 @@ class Training:
                 )
 
     def _progress(self) -> Progress:
-        known = self.scores.now()
-        score = float(np.mean(known[~np.isnan(known)])) if not np.all(np.isnan(known)) else float("nan")
-        return Progress(self.driver.iteration * self.spec.envs, self.steps, self.speed, score)
+        now, points = self.scores.now(), int(self.scores.points)
+        last = self.scores.metrics[points - 1] if points else []
+        return Progress(
+            step=self.driver.iteration * self.spec.envs,
+            steps=self.steps,
+            steps_per_second=self.speed,
+            score=float(_mean_known(now)),
+            curve=_mean_known(self.scores.curve[:points]),
+            scores=dict(zip(self.seeds, map(float, now), strict=True)),
+            metrics={s: dict(zip(self.scores.names, map(float, row), strict=True)) for s, row in zip(self.seeds, last, strict=False)},
+        )
 
     @property
     def speed(self) -> float:
@@ -347,6 +361,12 @@ def load_all(path: str | Path) -> dict[int, Policy]:
 def trained_steps(path: str | Path) -> int:
     """How far the training of a run folder has come."""
     return RunFolder.load(path).meta()["step"]
+
+
+def _mean_known(scores: Float[np.ndarray, "*P R"]) -> Float[np.ndarray, "*P"]:
+    """Over the runs that have a score; NaN where none has."""
+    known = ~np.isnan(scores)
+    return np.where(known, scores, 0).sum(axis=-1) / np.where(known.any(axis=-1), known.sum(axis=-1), np.nan)
 
 
 def _way_on(folder: RunFolder) -> str:

@@ -25,7 +25,7 @@ _AUTHORS_MEMORY = {
     "p_recall": 0.1,
 }
 
-_BEYOND = {"stretch_inputs": True, "multi_step": 5, "huber": True, "learning_rate": 2e-3, "anneal": True}
+_BEYOND = {"stretch_inputs": True, "multi_step": 5, "huber": True, "batch": 64, "learning_rate": 2e-3, "anneal": True, "epsilon_end": 0.0}
 _ENDLESS = {"time_limit_ends": False, "gamma": 0.98, "epsilon_end": 0.0}
 _STEADY = {"epsilon_decay": 3e3, "learning_rate": 1e-3, "anneal": True, "target_every": 500, "batch": 128, "learn_every": 4}
 
