@@ -164,6 +164,20 @@ def test_metrics_are_means_since_they_were_last_asked():
     assert driver.metrics()["step"].tolist() == [4.5, 4.5]
 
 
+def test_learning_in_a_thread_of_its_own_is_learning(monkeypatch):
+    """As where there is a GPU; on the device that was chosen."""
+    agent, tasks, spec = DQN(hidden=8, batch=4), [find("cartpole")] * 2, find("cartpole").spec(2, 40)
+    with jax.default_device(jax.devices("cpu")[0]):
+        plain, returns = run(loop.Host, agent, tasks, [3, 4], spec, 40)
+        monkeypatch.setattr("engram.loop.host.platform", lambda: "gpu")
+        aside, as_well = run(loop.Host, agent, tasks, [3, 4], spec, 40)
+    assert plain.aside is None
+    assert aside.aside is not None
+    np.testing.assert_array_equal(returns, as_well)
+    for one, other in zip(plain.arrays, aside.arrays, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_a_host_stops_when_told_to():
     driver = loop.Host(Random(), [tape_task()], [0], Spec((2,), 2, iterations=12))
     driver.start()

@@ -1,6 +1,7 @@
 """Any Gymnasium environment: R runs of E environments in lockstep, the environments stepping while the device learns."""
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from engram.errors import EngramError
 from engram.loop.program import Carry, Options, Program, means
+from engram.nearest import platform
 from engram.tasks import Task
 from engram.tasks.checks import in_brief, reset_fault, step_fault
 from engram.types import Agent, Spec, TimeStep
@@ -56,6 +58,8 @@ class Host:
         self.packing = Packing(self._shape())
         self._act = jax.jit(self._packed_act, donate_argnums=0)
         self._learn = jax.jit(self._packed_learn, donate_argnums=0)
+        self.device = jax.config.jax_default_device
+        self.aside = ThreadPoolExecutor(1) if platform() == "gpu" else None
         self.envs: list[list[gym.Env]] = []
         self.places = [(r, e) for r in range(len(self.seeds)) for e in range(spec.envs)]
         shape = (len(self.seeds), spec.envs)
@@ -127,12 +131,25 @@ class Host:
         for i in range(iterations):
             arrays, actions = self._act(self.arrays, self.timestep)
             chosen = np.asarray(actions)
-            self.arrays = self._learn(arrays)  # dispatched, not waited for: the environments step meanwhile
+            learnt = self._begin_learning(arrays)  # not waited for: the environments step meanwhile
             self._step(chosen, returns[i])
+            self.arrays = learnt()
             self.iteration += 1
             if self.fault or stop():
                 return returns[: i + 1]
         return returns
+
+    def _begin_learning(self, arrays: tuple[Array, ...]) -> Callable[[], tuple[Array, ...]]:
+        """Gives what will have been learnt. A GPU's program that branches keeps whoever calls it waiting for most of its time, so another
+        thread does."""
+        if self.aside is None:
+            learnt = self._learn(arrays)
+            return lambda: learnt
+        return self.aside.submit(self._learn_here, arrays).result
+
+    def _learn_here(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
+        with jax.default_device(self.device):  # which each thread has its own of
+            return self._learn(arrays)
 
     def _step(self, actions: Int[np.ndarray, "R E"], returns: Float[np.ndarray, "R E"]) -> None:
         # In new arrays: the device may still be reading those of the last step.
