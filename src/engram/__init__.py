@@ -2,9 +2,10 @@
 
 from engram.agents import DQN, DRQN, MBEC, MFEC, NEC, PPO, MBECpp, Random, make
 from engram.errors import EngramError
+from engram.events import Events
 from engram.policy import Policy
 from engram.tasks import BernoulliReward, GaussianReward, RepeatedObservation, Task
-from engram.training import Result, evaluate, load, resume, train
+from engram.training import Progress, Result, evaluate, load, resume, train
 
 __all__ = [
     "DQN",
@@ -15,9 +16,11 @@ __all__ = [
     "PPO",
     "BernoulliReward",
     "EngramError",
+    "Events",
     "GaussianReward",
     "MBECpp",
     "Policy",
+    "Progress",
     "Random",
     "RepeatedObservation",
     "Result",

@@ -25,6 +25,8 @@ AGENTS = tuple(PRESET)
 MEASURES = {"final": "final", "auc": "area"}
 Found = dict[str, dict[str, tuple[dict, dict]]]
 """task, then agent, to summary and curves"""
+BEYOND = {"dqn+": "dqn, engram", "engram": "mbec++, engram"}
+"""what the experiment `engram-preset` calls them, and the README"""
 BEGIN, END = "<!-- results: written by `python -m engram.experiments.classic report` -->", "<!-- end of results -->"
 
 
@@ -90,7 +92,7 @@ def report(out: Path, readme: Path = Path("README.md")) -> None:
     (out / "README.md").write_text(page(found))
     if out == Report.out:
         before, rest = readme.read_text().split(BEGIN)
-        readme.write_text(before + BEGIN + "\n" + short_table(found) + END + rest.split(END)[1])
+        readme.write_text(before + BEGIN + "\n" + short_table(found, out.parent / "engram") + END + rest.split(END)[1])
     print(page(found))
 
 
@@ -185,15 +187,17 @@ is 1; 95% bootstrap interval, seeds drawn within each task, the scale held fixed
 """
 
 
-def short_table(found: Found) -> str:
-    """Final scores on the noisy tasks, for the README."""
-    names = present(found)
-    rows = [
-        [f"`{task}`", *(f"{agents[a][0]['final']['mean']:.1f}" if a in agents else "–" for a in names), difference(agents, "final")]
-        for task, agents in found.items()
-        if task not in FAMILIES
-    ]
-    return markdown(["final score, mean of 10 seeds", *names, "mbec++ − dqn"], rows)
+def short_table(found: Found, beyond: Path) -> str:
+    """Final scores on the noisy tasks, for the README; `beyond` is the folder of those with the preset `engram`."""
+    names, rows = present(found), []
+    for task, agents in found.items():
+        if task in FAMILIES:
+            continue
+        files = [beyond / f"{task}-{label}.json" for label in BEYOND]
+        summaries = [agents[a][0] if a in agents else None for a in names]
+        summaries += [json.loads(file.read_text()) if file.exists() else None for file in files]
+        rows.append([f"`{task}`", *(f"{s['final']['mean']:.1f}" if s else "–" for s in summaries)])
+    return markdown(["final score, mean of 10 seeds", *names, *BEYOND.values()], rows)
 
 
 def difference(agents: dict, key: str) -> str:
