@@ -18,7 +18,7 @@ from benchmarks.tables import Table
 
 README = Path(__file__).parent / "README.md"
 BEGIN, END = "<!-- results: written by `python -m benchmarks table` -->", "<!-- end of results -->"
-SECTIONS = ("cpu", "others", "agents", "scaling", "search", "gpu", "atari")
+SECTIONS = ("cpu", "others", "agents", "scaling", "search", "gpu", "atari", "torch")
 PACKAGES = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy")
 
 
@@ -36,6 +36,10 @@ def measure(section: str, options: argparse.Namespace, say) -> dict:
             from benchmarks import atari
 
             return atari.measure(options.quick, say)
+        case "torch":
+            from benchmarks import reference
+
+            return reference.measure(options.quick, say)
         case "search":
             from benchmarks import search
 
@@ -47,9 +51,10 @@ def measure(section: str, options: argparse.Namespace, say) -> dict:
 
 
 def tables(section: str, result: dict) -> list[Table]:
-    from benchmarks import agents, atari, scaling, search
+    from benchmarks import agents, atari, reference, scaling, search
 
     of = {
+        "torch": reference.tables,
         "atari": atari.tables,
         "agents": agents.tables,
         "scaling": scaling.scaling_tables,

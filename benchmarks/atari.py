@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.contenders import Contender, Timing, entry, interleave, seconds, speed
+from benchmarks.contenders import Contender, Timing, entry, seconds, speed
 from benchmarks.tables import Table, number
 from benchmarks.training import Trainer, timed
 from engram import agents
@@ -19,9 +19,9 @@ GAME, ENVS = "atari:seaquest", 4
 """all 18 actions make a difference in it"""
 PROTOCOL = (
     f"{GAME}, {ENVS} environments a run, one update of a batch of 32 for their {ENVS} steps, learning from the first step on. "
-    "`whole`: as it is trained. `device`: the same without the environments, which always show the same. `ALE`: the environments "
-    "alone, actions at random, all sent before any is waited for. MBEC++'s memory of 50,000 slots is full. All compile and warm up "
-    "untimed, then they take turns; medians."
+    "`whole`: as it is trained. `device`: the same without the environments, which always show the same. `act` and `learn`: the "
+    "device's two programs, each waited for. `ALE`: the environments alone, actions at random, all sent before any is waited for. "
+    "MBEC++'s memory of 50,000 slots is full. All compile and warm up untimed; medians over the rounds."
 )
 AGENTS = {
     "MBEC++, the paper's network": ("mbec++", {}),
@@ -47,7 +47,9 @@ def measure(quick: bool, say) -> dict:
     for runs in RUNS:
         say(f"ALE alone, {runs} runs")
         alone = Contender("ALE", task=GAME, runs=runs, envs=ENVS, iterations=iterations, algorithm="ALE")
-        measured.append(entry(alone, interleave({"ALE": consoles(runs, iterations)}, rounds, say)["ALE"]))
+        play = consoles(runs, iterations)
+        measured.append(entry(alone, [play() for _ in range(rounds)]))
+        say(f"ALE: {1e3 * seconds(measured[-1]) / iterations:.2f} ms")
     for contender in contenders(replay, iterations, min(RUNS) if quick else max(RUNS)):
         say(f"{contender.name}, {contender.runs} runs")  # one after another: eight replays leave no room for others
         try:
@@ -55,9 +57,10 @@ def measure(quick: bool, say) -> dict:
             times = {"whole": [timed_to_the_end(trainer) for _ in range(rounds)]}
             trainer.driver._step = lambda actions, returns: None
             times["device"] = [timed_to_the_end(trainer) for _ in range(rounds)]
+            times |= halves(trainer, rounds)
             size = trainer.bytes_per_run()["state"]
             measured += [entry(replace(contender, algorithm=part), times[part], bytes=size) for part in times]
-            say(", ".join(f"{m['algorithm']}: {number(speed(m))} agent steps/s" for m in measured[-2:]))
+            say(", ".join(f"{m['algorithm']}: {1e3 * seconds(m) / iterations:.2f} ms" for m in measured[-len(times) :]))
             trainer.driver.close()
         except (EngramError, jax.errors.JaxRuntimeError) as error:
             measured.append(asdict(contender) | {"failed": str(error).splitlines()[0]})
@@ -67,6 +70,22 @@ def measure(quick: bool, say) -> dict:
 def timed_to_the_end(trainer: Trainer) -> Timing:
     """Learning is dispatched, not waited for; the clock stops when it is done."""
     return timed(lambda: (trainer.driver.advance(trainer.contender.iterations), jax.block_until_ready(trainer.driver.arrays)))
+
+
+def halves(trainer: Trainer, rounds: int) -> dict[str, list[Timing]]:
+    """Acting and learning alone, each waited for after every call."""
+    driver, calls = trainer.driver, trainer.contender.iterations
+
+    def act():
+        for _ in range(calls):
+            driver.arrays, actions = driver._act(driver.arrays, driver.timestep)
+            np.asarray(actions)
+
+    def learn():
+        for _ in range(calls):
+            driver.arrays = jax.block_until_ready(driver._learn(driver.arrays))
+
+    return {"act": [timed(act) for _ in range(rounds)], "learn": [timed(learn) for _ in range(rounds)]}
 
 
 def consoles(runs: int, iterations: int):
