@@ -10,7 +10,7 @@ import pytest
 from engram.agents import make
 from engram.cli import main
 from engram.errors import EngramError
-from engram.experiments import campaign
+from engram.experiments import campaign, scoreboard
 from engram.experiments.campaign import Job, next_batch
 from engram.provenance import describe_machine
 from engram.tasks.atari import GAMES
@@ -102,8 +102,35 @@ def test_the_ledger_is_that_of_the_files():
 
 
 def test_scores_are_normalised_by_random_and_human():
-    assert campaign.human_normalised(1.7, "breakout") == pytest.approx(0)
-    assert campaign.human_normalised(30.5, "breakout") == pytest.approx(100)
+    assert scoreboard.human_normalised(1.7, "breakout") == pytest.approx(0)
+    assert scoreboard.human_normalised(30.5, "breakout") == pytest.approx(100)
+
+
+def told(agent, game, score, seed=0, steps=100_000):
+    curve = {"steps": [50_000, steps], "score": [None, score]}
+    return {"agent": agent, "game": game, "steps": steps, "seed": seed, "test_score": score, "curve": curve}
+
+
+def test_scores_stand_beside_what_was_published_and_are_summed_up_over_the_games_all_have(tmp_path):
+    rows = [told("mbec++", "breakout", 16.1, 0), told("mbec++", "breakout", 18.1, 1), told("dqn", "breakout", 1.7)]
+    rows += [told("mbec++", "pong", 14.6), told("mbec++", "pong", -20.7, steps=2_500_000)]
+    page = scoreboard.sections(rows)
+    assert "| breakout | 17.1 ± 1.4 | 1.7 | 6.1 | 11.9 |" in page
+    assert "| pong | 14.6 | – | – | – |" in page  # the paper's table of 400,000 frames lacks it
+    # 17.1 is (17.1 - 1.7) / (30.5 - 1.7) of the way to a human; both agents have Breakout alone
+    assert "| mbec++, dqn, SimPLe, MBEC++, paper | 1 | mbec++ | 53.5 | 53.5 | 53.5 |" in page
+    assert "| mbec++, dqn, SimPLe, MBEC++, paper | 1 | SimPLe | 15.3 | 15.3 | 15.3 |" in page
+    assert "## 10,000,000 emulator frames" in page
+    assert "| pong | -20.7 |" in page
+    assert "| Rainbow | dopamine legacy TF | 55 | 107.7 | 39.7 | same |" in page
+    scoreboard.draw(rows, tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {f"{what}-{n}.png" for what in ("scores", "curves") for n in (400_000, 10_000_000)}
+
+
+def test_without_rows_there_is_nothing_to_compare(tmp_path):
+    assert scoreboard.sections([]) == ""
+    scoreboard.draw([], tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_there_is_one_campaign(capsys):

@@ -69,6 +69,7 @@ LAYERS = [
     "experiments.parameters",
     "experiments.space",
     "experiments.catalogue",
+    "experiments.scoreboard",
     "experiments.campaign",
     "experiments.reporting",
     "experiments",

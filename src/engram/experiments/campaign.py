@@ -4,12 +4,10 @@ The ledger is what lies there: a file for each run that is done. A stretch takes
 time, as many in one program as fit; a run that is stopped goes on when the same command is given on the same machine.
 """
 
-import csv
 import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +18,8 @@ from jaxtyping import PyTree
 from engram import loop
 from engram.agents import make
 from engram.errors import EngramError
-from engram.experiments.running import curves, deadline, markdown, normalised, train
+from engram.experiments import scoreboard
+from engram.experiments.running import curves, deadline, markdown, train
 from engram.loop import games
 from engram.policy import without_learning
 from engram.provenance import describe_machine, memory_size
@@ -262,7 +261,7 @@ def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
             tests = np.array([r["test_score"] for r in done])
             ended = [r["training_score"] for r in done if r["training_score"] is not None]  # where a game has ended at all
             trained = f"{np.mean(ended):,.1f}" if ended else "–"
-            cells = [f"{tests.mean():,.1f}", trained, f"{human_normalised(float(tests.mean()), game):,.1f}"]
+            cells = [f"{tests.mean():,.1f}", trained, f"{scoreboard.human_normalised(float(tests.mean()), game):,.1f}"]
         minutes = sum(needed(job, 1, known) for job in wanted if not job.file(results).exists()) / 60
         lines.append([game, agent, f"{steps * SKIP:,}", f"{len(done)} of {len(wanted)}", *cells, f"{minutes:.0f}" if minutes else ""])
     head = [
@@ -283,21 +282,11 @@ Written by `engram campaign atari`; never by hand. Agent steps are a quarter of 
 {PROTOCOLS["classic"].epsilon}, of the policy that did best in {VALIDATIONS} validations of {VALIDATION_GAMES} games; mean of the seeds.
 *Training score*: mean of the last 10 games of training. *Human-normalised*: by the constants of DQN Zoo (`src/engram/data`).
 
-{markdown(head, lines)}"""
+{markdown(head, lines)}{scoreboard.sections(known)}"""
 
 
 def write_page(results: Path, plan: Sequence[Job] = PLAN) -> None:
+    """With its pictures."""
+    scoreboard.draw(rows(results), results / "atari")
     with replacing(results / "atari" / "README.md") as file:
         file.write(page(results, plan).encode())
-
-
-@cache
-def scale() -> dict[str, tuple[float, float]]:
-    """Of each game the score of random play and that of a human, by the constants of DQN Zoo."""
-    with open(Path(__file__).parent.parent / "data" / "atari57_human_random.csv", newline="") as file:
-        return {row["game"]: (float(row["random"]), float(row["human"])) for row in csv.DictReader(file)}
-
-
-def human_normalised(score: float, game: str) -> float:
-    """Per cent of the way from random to a human."""
-    return 100 * normalised(score, *scale()[game])

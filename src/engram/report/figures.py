@@ -114,6 +114,27 @@ def plain_curves(
     _save(figure, path)
 
 
+def bars(names: Sequence[str], values: Mapping[str, Sequence[float]], path: str | Path, title: str, x_label: str) -> None:
+    """A group of bars for each name, one for each label; even up to 100 and by powers of ten beyond. NaN has none."""
+    figure = Figure(figsize=(6.4, 0.9 + 0.16 * len(names) * (len(values) + 1)), dpi=DPI, layout="constrained")
+    axes, palette, width = figure.subplots(), colours(values), 0.8 / max(1, len(values))
+    places = np.arange(len(names))
+    for i, (label, heights) in enumerate(values.items()):
+        axes.barh(places + (i - (len(values) - 1) / 2) * width, heights, 0.9 * width, color=palette[label], label=label)
+    axes.set_yticks(places, list(names))
+    axes.invert_yaxis()
+    axes.set_xscale("symlog", linthresh=100)
+    axes.xaxis.set_major_formatter(FuncFormatter(_short))
+    axes.axvline(0, color="#AAAAAA", linewidth=0.6)
+    axes.axvline(100, color="#AAAAAA", linewidth=0.6, linestyle=":")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(colors=QUIET, labelsize=8, length=0)
+    axes.set_xlabel(x_label, fontsize=9, color=QUIET)
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=INK)
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+    _save(figure, path)
+
+
 def scatter(panels: Mapping[str, np.ndarray], special: np.ndarray, values: np.ndarray, path: str | Path) -> None:
     """Panels of ways through a plane, earlier steps fainter, `special` steps blue and the others red; and last a map of values on
     [-1, 1] x [-1, 1]."""

@@ -1,0 +1,144 @@
+"""Atari scores beside those that others published: a table a budget, human-normalised aggregates, bars and curves."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engram.experiments.running import markdown, normalised
+from engram.report.figures import bars, grid
+from engram.report.statistics import iqm
+from engram.tasks.atari import SKIP
+
+DATA = Path(__file__).parent.parent / "data"
+PUBLISHED = {
+    400_000: ("paper_table_400k.csv", {"SimPLe": "simple_mean", "MBEC++, paper": "mbecpp_mean"}),
+    10_000_000: (
+        "paper_table_10m.csv",
+        {"MBEC++, paper": "mbecpp", "NEC, published": "nec", "MFEC, published": "mfec", "DQN, published": "nature_dqn"},
+    ),
+}
+"""by emulator frames: a file, and what its columns are called here"""
+Scores = Mapping[str, Mapping[str, float]]
+"""by agent and game"""
+
+
+def sections(rows: Sequence[dict[str, Any]]) -> str:
+    """All budgets of which there is a row, each with its tables and pictures; nothing where there is none."""
+    return "".join(section(rows, frames) for frames in budgets(rows))
+
+
+def budgets(rows: Sequence[dict[str, Any]]) -> list[int]:
+    return sorted({row["steps"] * SKIP for row in rows})
+
+
+def section(rows: Sequence[dict[str, Any]], frames: int) -> str:
+    mine = ours(rows, frames)
+    theirs = published(frames)
+    names = [*mine, *theirs]
+    games = sorted({game for scores in mine.values() for game in scores})
+    everyone = {**mine, **theirs}
+    lines = [
+        [game, *(spread(rows, frames, agent, game) for agent in mine), *(_number(theirs[a].get(game)) for a in theirs)] for game in games
+    ]
+    return f"""
+## {frames:,} emulator frames
+
+Test scores, mean (and standard deviation of the seeds, where there are several), beside what was published. The paper says 10 million
+frames, but its code counts agent steps, which would make 40 million; its columns for NEC, MFEC and DQN are those of Pritzel et al. (2017).
+
+{markdown(["game", *names], lines)}
+Human-normalised, per cent, over the games that all in a row have:
+
+{markdown(["agents", "games", "", "mean", "median", "IQM"], aggregates(everyone, list(mine)))}
+{elsewhere(frames)}![scores](scores-{frames}.png)
+
+![curves](curves-{frames}.png)
+"""
+
+
+def ours(rows: Sequence[dict[str, Any]], frames: int) -> dict[str, dict[str, float]]:
+    """Mean test score of each agent on each game it was trained on with this budget."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["steps"] * SKIP == frames:
+            found.setdefault(row["agent"], {}).setdefault(row["game"], []).append(row["test_score"])
+    return {agent: {game: float(np.mean(scores)) for game, scores in games.items()} for agent, games in found.items()}
+
+
+def spread(rows: Sequence[dict[str, Any]], frames: int, agent: str, game: str) -> str:
+    scores = [r["test_score"] for r in rows if (r["agent"], r["game"], r["steps"] * SKIP) == (agent, game, frames)]
+    if len(scores) < 2:
+        return _number(scores[0] if scores else None)
+    return f"{np.mean(scores):,.1f} ± {np.std(scores, ddof=1):,.1f}"
+
+
+@cache
+def published(frames: int) -> dict[str, dict[str, float]]:
+    """By agent and game."""
+    if frames not in PUBLISHED:
+        return {}
+    file, columns = PUBLISHED[frames]
+    with open(DATA / file, newline="") as lines:
+        table = list(csv.DictReader(lines))
+    return {name: {row["game"]: float(row[column]) for row in table if row[column]} for name, column in columns.items()}
+
+
+def aggregates(everyone: Scores, mine: Sequence[str]) -> list[list[str]]:
+    """Over the games of all our agents and, where these are fewer, over those that the published have as well."""
+    lines = []
+    shared_by = {agents: _shared(everyone, agents) for agents in (tuple(mine), tuple(everyone))}
+    for agents, shared in {tuple(shared): (agents, shared) for agents, shared in shared_by.items()}.values():
+        for agent in agents if shared else ():
+            scores = [human_normalised(everyone[agent][game], game) for game in shared]
+            numbers = (np.mean(scores), np.median(scores), iqm(scores))
+            lines.append([", ".join(agents), str(len(shared)), agent, *(f"{x:,.1f}" for x in numbers)])
+    return lines
+
+
+def _shared(scores: Scores, agents: Sequence[str]) -> list[str]:
+    return sorted(set.intersection(*(set(scores[agent]) for agent in agents)))
+
+
+def elsewhere(frames: int) -> str:
+    """What others' agents came to with this budget over all games."""
+    with open(DATA / "baselines_10m_40m.csv", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["emulator_frames"] == f"{frames // 1_000_000}M"]
+    if not rows:
+        return ""
+    lines = [[row["agent"], row["source"], row["n_games"], row["mean_hns"], row["median_hns"], row["note"]] for row in rows]
+    head = ["agent", "computed from", "games", "mean", "median", ""]
+    return f"Others over (nearly) all games, human-normalised, per cent:\n\n{markdown(head, lines)}\n"
+
+
+def draw(rows: Sequence[dict[str, Any]], folder: Path) -> None:
+    """The pictures of all sections."""
+    for frames in budgets(rows):
+        everyone = {**ours(rows, frames), **{name: scores for name, scores in published(frames).items() if name.startswith("MBEC++")}}
+        games = sorted({game for scores in ours(rows, frames).values() for game in scores})
+        heights = {a: [human_normalised(s[g], g) if g in s else float("nan") for g in games] for a, s in everyone.items()}
+        bars(games, heights, folder / f"scores-{frames}.png", f"{frames:,} emulator frames", "human-normalised test score, %")
+        panels: dict[str, dict[str, Any]] = {}
+        for row in (row for row in rows if row["steps"] * SKIP == frames):
+            curve = np.array(row["curve"]["steps"], float), np.array(row["curve"]["score"], float)
+            panels.setdefault(row["game"], {}).setdefault(row["agent"], {})[row["seed"]] = curve
+        grid(panels, folder / f"curves-{frames}.png")
+
+
+@cache
+def scale() -> dict[str, tuple[float, float]]:
+    """Of each game the score of random play and that of a human, by the constants of DQN Zoo."""
+    with open(DATA / "atari57_human_random.csv", newline="") as file:
+        return {row["game"]: (float(row["random"]), float(row["human"])) for row in csv.DictReader(file)}
+
+
+def human_normalised(score: float, game: str) -> float:
+    """Per cent of the way from random to a human."""
+    return 100 * normalised(score, *scale()[game])
+
+
+def _number(score: float | None) -> str:
+    return "–" if score is None else f"{score:,.1f}"
