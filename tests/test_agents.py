@@ -566,6 +566,25 @@ def trained(agent, *stretches):
         yield {name: float(value[0]) for name, value in driver.metrics().items()}
 
 
+@pytest.mark.parametrize("name", ["dqn", "mbec++"])
+def test_two_updates_in_an_iteration_are_one_after_another(name):
+    small = {"batch": 8, "hidden": 8, "target_every": 50} | (SMALL if name == "mbec++" else {})
+    one = make(name, "paper", **small)
+    driver = loop.Scan(one, [SHORT], [0], spec := Spec((4,), 2, limit=10, iterations=60))
+    driver.start()
+    driver.advance(41)  # no multiple of what else happens now and then
+    state, step, key = jax.tree.map(lambda x: x[0], driver.carry.agent), driver.carry.step, jax.random.key(3)
+    first, second = jax.random.split(key)
+    once, losses = one.learn(state, spec, step, first)
+    twice, more = one.learn(once, spec, step, second)
+    together, means = replace(one, updates=2).learn(state, spec, step, key)
+    for a, b in zip(jax.tree.leaves(together), jax.tree.leaves(twice), strict=True):
+        if not jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    assert float(means["td_loss"]) == pytest.approx((float(losses["td_loss"]) + float(more["td_loss"])) / 2, rel=1e-5)
+    assert float(losses["td_loss"]) != float(more["td_loss"])
+
+
 def test_the_authors_switches_train_together():
     options = {"trajectory_loss": "prediction", "time_limit_ends": True, "p_recall": 1.0}
     first, last = trained(make("mbec++", "authors", **(SMALL | options)), 100, 400)

@@ -19,6 +19,7 @@ from engram.agents.shared import (
     nothing_seen,
     q_network,
     rate,
+    repeated,
     see,
     shown,
     take_in,
@@ -61,7 +62,8 @@ class DQN(Bootstrapping):
         return state._replace(replay=replay, seen=seen[:, : state.seen.shape[1]], action=action), action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
-        def update():
+        def update(learnt, key):
+            q, optimiser_state = learnt
             lots = jax.random.uniform(key, (self.batch,))
             ahead = rp.look_ahead(state.replay, step, self.multi_step, self.gamma, lots)
             batch, last = (shown(self, spec, rp.at(state.replay, place)) for place in (ahead.first, ahead.last))
@@ -69,12 +71,15 @@ class DQN(Bootstrapping):
             def values(q):
                 return choosable(spec, jax.vmap(q)(last.next_state))
 
-            chooser = values(state.q) if self.double else None
+            chooser = values(q) if self.double else None
             target = td_target(ahead.reward, last.end, values(state.q_target), ahead.discount, chooser)
             adam = optimiser(rate(self, spec, step), self.clip)
-            return descend(adam, self.loss, state.q, state.optimiser, batch, target)
+            *learnt, loss = descend(adam, self.loss, q, optimiser_state, batch, target)
+            return tuple(learnt), loss
 
-        q, optimiser_state, loss = lax.cond(due(self, spec, step), update, lambda: (state.q, state.optimiser, jnp.zeros(())))
+        before = state.q, state.optimiser
+        learnt, loss = lax.cond(due(self, spec, step), lambda: repeated(self, update, before, key), lambda: (before, jnp.zeros(())))
+        q, optimiser_state = learnt
         q_target = every(self.target_every, step, q, state.q_target)
         return state._replace(q=q, q_target=q_target, optimiser=optimiser_state), {"td_loss": loss}
 

@@ -12,7 +12,7 @@ from engram import episodic, models
 from engram import memory as mem
 from engram import replay as rp
 from engram.agents.mbec import Life, born, foresee, take_in
-from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, every, explore, q_network, rate, see, shown
+from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, every, explore, q_network, rate, repeated, see, shown
 from engram.episodic import Episodic, Experience, Mind
 from engram.networks import MLP, Seeing, choosable, descend, draw, head, optimiser, trunk, widened
 from engram.options import Count, Probability, Share
@@ -114,26 +114,29 @@ class MBECpp(Episodic, Bootstrapping):
         return state._replace(life=life._replace(mind=mind, action=action)), action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
-        mind, replay = state.life.mind, state.life.replay
+        replay, past = state.life.replay, state.life.mind
 
-        def update():
+        def update(learnt, key):
+            semantic, optimiser_state, reward, reward_optimiser = learnt
+            mind = past._replace(reward=reward, reward_optimiser=reward_optimiser)
+            now = state._replace(semantic=semantic, life=state.life._replace(mind=mind))
             lots = jax.random.uniform(key, (1 + self.batch,))
             ahead = rp.look_ahead(replay.transition, step, self.multi_step, self.gamma, lots[1:])
             experience, last = (self.drawn(spec, replay, place) for place in (ahead.first, ahead.last))
             p_read = self.p_read if self.p_read_learning is None else self.p_read_learning
-            batch = self.evaluate(state, spec, experience, last, ahead, episodic.is_optimistic(p_read, lots[0]))
+            batch = self.evaluate(now, spec, experience, last, ahead, episodic.is_optimistic(p_read, lots[0]))
             adam = optimiser(rate(self, spec, step), self.clip)
-            learnt = descend(adam, self.loss, state.semantic, state.optimiser, batch)
-            return learnt, episodic.train_reward(mind, self, spec, experience, self.clip, step)
+            *learnt, error = descend(adam, self.loss, semantic, optimiser_state, batch)
+            *rewards, reward_error = episodic.train_reward(mind, self, spec, experience, self.clip, step)
+            return (*learnt, *rewards), (error, reward_error)
 
-        nothing = jnp.zeros(())
-        as_before = (state.semantic, state.optimiser, nothing), (mind.reward, mind.reward_optimiser, nothing)
-        learnt, rewards = lax.cond(due(self, spec, step), update, lambda: as_before)
-        semantic, optimiser_state, error = learnt
-        mind = mind._replace(reward=rewards[0], reward_optimiser=rewards[1])
+        before, nothing = (state.semantic, state.optimiser, past.reward, past.reward_optimiser), (jnp.zeros(()), jnp.zeros(()))
+        learnt, losses = lax.cond(due(self, spec, step), lambda: repeated(self, update, before, key), lambda: (before, nothing))
+        semantic, optimiser_state, reward, reward_optimiser = learnt
+        mind = past._replace(reward=reward, reward_optimiser=reward_optimiser)
         mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, jax.random.fold_in(key, 1))
         target = every(self.target_every, step, semantic, state.target)
-        metrics = {"td_loss": error, "reward_loss": rewards[2], "trajectory_loss": mind.recall_loss}
+        metrics = {"td_loss": losses[0], "reward_loss": losses[1], "trajectory_loss": mind.recall_loss}
         life = state.life._replace(mind=mind)
         return state._replace(life=life, semantic=semantic, target=target, optimiser=optimiser_state), metrics
 

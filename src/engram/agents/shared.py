@@ -1,10 +1,12 @@
 """What several agents share: groups of options, exploration, the clock."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import replay as rp
@@ -79,6 +81,8 @@ class TemporalDifference(Learning):
 class Bootstrapping(TemporalDifference):
     """Options of agents whose TD targets come from single transitions in replay."""
 
+    updates: Count = 1
+    """updates, one after another, in an iteration that learns: several environments a run may want several"""
     layers: Count = 2
     """hidden layers of the Q-network"""
     multi_step: Count = 1
@@ -196,6 +200,14 @@ def every(period: int, step: Int[Array, ""], new: PyTree, old: PyTree) -> PyTree
 def due(options: Learning, spec: Spec, step: Int[Array, ""]) -> Bool[Array, ""]:
     """Whether this iteration learns. The same for all runs, so `cond` on it stays a branch under `vmap`."""
     return (step * spec.envs >= options.learn_start) & (step % options.learn_every == 0)
+
+
+def repeated(options: Bootstrapping, update: Callable[..., tuple[PyTree, PyTree]], learnt: PyTree, key: Key[Array, ""]):
+    """As many updates as wanted, each of which gives what is learnt, and losses; of these the means."""
+    if options.updates == 1:
+        return update(learnt, key)
+    learnt, losses = lax.scan(update, learnt, jax.random.split(key, options.updates))
+    return learnt, jax.tree.map(jnp.mean, losses)
 
 
 def check_neighbours(options: Any) -> None:
