@@ -12,12 +12,11 @@ import jax
 
 def describe_machine() -> dict[str, Any]:
     """Versions, commit and device: what a published number must name."""
-    device = jax.config.jax_default_device or jax.devices()[0]
     packages = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "ale-py", "numpy")
     return {
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
         "commit": _commit(),
-        "device": getattr(device, "device_kind", str(device)),
+        "device": getattr(_device(), "device_kind", str(_device())),
         "processors": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
     }
@@ -25,7 +24,7 @@ def describe_machine() -> dict[str, Any]:
 
 def memory_size() -> int | None:
     """Bytes of memory of the device that computes, where known."""
-    device = jax.config.jax_default_device or jax.devices()[0]
+    device = _device()
     if getattr(device, "platform", device) == "cpu":
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
     return (device.memory_stats() or {}).get("bytes_limit")
@@ -33,8 +32,13 @@ def memory_size() -> int | None:
 
 def memory_in_use() -> int | None:
     """Bytes in use of an accelerator's memory, where known."""
-    device = jax.config.jax_default_device or jax.devices()[0]
+    device = _device()
     return None if getattr(device, "platform", device) == "cpu" else (device.memory_stats() or {}).get("bytes_in_use")
+
+
+def _device() -> Any:
+    """The one that computes."""
+    return jax.config.jax_default_device or jax.devices()[0]
 
 
 def _version(package: str) -> str | None:

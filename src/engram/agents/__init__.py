@@ -49,7 +49,7 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         },
     ),
     "engram": (
-        "for mbec++ the default: what makes it lead on noisy classic control (docs/research.md)",
+        "for mbec++ the default: what was found best on noisy classic control (docs/research.md)",
         {"dqn": _BEYOND, "mbec++": _BEYOND | {"centred": True, "q_sees_trajectory": True, "trajectory_rate": 1e-5}},
     ),
     "cartpole": (

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from engram.agents import PRESETS, make
-from engram.experiments.lines import Line, read_curves, train_group
+from engram.experiments.control import OURS
+from engram.experiments.lines import Line, load_all, read_curves, train_group
 from engram.experiments.running import FAMILIES, NOISES, NOISY, PRESET, deadline, machines, main, markdown, normalised
 from engram.report.figures import grid
 from engram.report.statistics import interval, iqm, mean
@@ -92,7 +93,7 @@ def report(out: Path, readme: Path = Path("README.md")) -> None:
     (out / "README.md").write_text(page(found))
     if out == Report.out:
         before, rest = readme.read_text().split(BEGIN)
-        readme.write_text(before + BEGIN + "\n" + short_table(found, out.parent / "engram") + END + rest.split(END)[1])
+        readme.write_text(before + BEGIN + "\n" + short_table(found, out.parent) + END + rest.split(END)[1])
     print(page(found))
 
 
@@ -187,15 +188,14 @@ is 1; 95% bootstrap interval, seeds drawn within each task, the scale held fixed
 """
 
 
-def short_table(found: Found, beyond: Path) -> str:
-    """Final scores on the noisy tasks, for the README; `beyond` is the folder of those with the preset `engram`."""
-    names, rows = present(found), []
+def short_table(found: Found, results: Path) -> str:
+    """Final scores on the noisy tasks, for the README, and those with the preset `engram`."""
+    names, beyond, rows = present(found), load_all(OURS, results), []
     for task, agents in found.items():
         if task in FAMILIES:
             continue
-        files = [beyond / f"{task}-{label}.json" for label in BEYOND]
         summaries = [agents[a][0] if a in agents else None for a in names]
-        summaries += [json.loads(file.read_text()) if file.exists() else None for file in files]
+        summaries += [beyond[task, label].summary if (task, label) in beyond else None for label in BEYOND]
         rows.append([f"`{task}`", *(f"{s['final']['mean']:.1f}" if s else "–" for s in summaries)])
     return markdown(["final score, mean of 10 seeds", *names, *BEYOND.values()], rows)
 

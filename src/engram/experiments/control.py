@@ -125,16 +125,17 @@ ENGRAM = Experiment(
     draw=draw_noisy,
 )
 
-WITHOUT = {"without memory": {"fixed_beta": 0.0}, "without trajectory": {"q_sees_trajectory": False}}
+WITHOUT = tuple(
+    Line(label, make("mbec++", "engram", **options), task, "engram")
+    for task in NOISY
+    for label, options in (("without memory", {"fixed_beta": 0.0}), ("without trajectory", {"q_sees_trajectory": False}))
+)
 
 PIECES = Experiment(
     name="engram-pieces",
     paper="Not in the paper: the preset `engram` without the memory's value, and with a Q-network that does not see the trajectory",
-    lines=(
-        *(line for line in OURS if line.label == "engram"),
-        *(Line(label, make("mbec++", "engram", **options), task, "engram") for task in NOISY for label, options in WITHOUT.items()),
-    ),
-    quick_lines=tuple(Line(label, make("mbec++", "engram", **options), POLE, "engram") for label, options in WITHOUT.items()),
+    lines=(*(line for line in OURS if line.label == "engram"), *WITHOUT),
+    quick_lines=tuple(line for line in WITHOUT if line.task == POLE),
     claims=(
         Claim(0, "The memory's value helps on all nine.", leads("engram", ("without memory",), NOISY), "area, nine tasks"),
         Claim(0, "Seeing the trajectory helps on all nine.", leads("engram", ("without trajectory",), NOISY), "area, nine tasks"),

@@ -36,13 +36,10 @@ def budgets(rows: Sequence[dict[str, Any]]) -> list[int]:
 
 
 def section(rows: Sequence[dict[str, Any]], frames: int) -> str:
-    mine = ours(rows, frames)
-    theirs = published(frames)
-    names = [*mine, *theirs]
-    games = sorted({game for scores in mine.values() for game in scores})
-    everyone = {**mine, **theirs}
+    mine, theirs = ours(rows, frames), published(frames)
     lines = [
-        [game, *(spread(rows, frames, agent, game) for agent in mine), *(_number(theirs[a].get(game)) for a in theirs)] for game in games
+        [game, *(spread(scores.get(game, [])) for scores in mine.values()), *(_number(scores.get(game)) for scores in theirs.values())]
+        for game in games(mine)
     ]
     return f"""
 ## {frames:,} emulator frames
@@ -50,27 +47,34 @@ def section(rows: Sequence[dict[str, Any]], frames: int) -> str:
 Test scores, mean (and standard deviation of the seeds, where there are several), beside what was published. The paper says 10 million
 frames, but its code counts agent steps, which would make 40 million; its columns for NEC, MFEC and DQN are those of Pritzel et al. (2017).
 
-{markdown(["game", *names], lines)}
+{markdown(["game", *mine, *theirs], lines)}
 Human-normalised, per cent, over the games that all in a row have:
 
-{markdown(["agents", "games", "", "mean", "median", "IQM"], aggregates(everyone, list(mine)))}
+{markdown(["agents", "games", "", "mean", "median", "IQM"], aggregates({**means(mine), **theirs}, list(mine)))}
 {elsewhere(frames)}![scores](scores-{frames}.png)
 
 ![curves](curves-{frames}.png)
 """
 
 
-def ours(rows: Sequence[dict[str, Any]], frames: int) -> dict[str, dict[str, float]]:
-    """Mean test score of each agent on each game it was trained on with this budget."""
+def ours(rows: Sequence[dict[str, Any]], frames: int) -> dict[str, dict[str, list[float]]]:
+    """Test scores of each agent's seeds on each game it was trained on with this budget."""
     found: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         if row["steps"] * SKIP == frames:
             found.setdefault(row["agent"], {}).setdefault(row["game"], []).append(row["test_score"])
-    return {agent: {game: float(np.mean(scores)) for game, scores in games.items()} for agent, games in found.items()}
+    return found
 
 
-def spread(rows: Sequence[dict[str, Any]], frames: int, agent: str, game: str) -> str:
-    scores = [r["test_score"] for r in rows if (r["agent"], r["game"], r["steps"] * SKIP) == (agent, game, frames)]
+def games(mine: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    return sorted({game for scores in mine.values() for game in scores})
+
+
+def means(mine: Mapping[str, Mapping[str, list[float]]]) -> dict[str, dict[str, float]]:
+    return {agent: {game: float(np.mean(scores)) for game, scores in of_games.items()} for agent, of_games in mine.items()}
+
+
+def spread(scores: Sequence[float]) -> str:
     if len(scores) < 2:
         return _number(scores[0] if scores else None)
     return f"{np.mean(scores):,.1f} ± {np.std(scores, ddof=1):,.1f}"
@@ -82,9 +86,13 @@ def published(frames: int) -> dict[str, dict[str, float]]:
     if frames not in PUBLISHED:
         return {}
     file, columns = PUBLISHED[frames]
-    with open(DATA / file, newline="") as lines:
-        table = list(csv.DictReader(lines))
+    table = _read(file)
     return {name: {row["game"]: float(row[column]) for row in table if row[column]} for name, column in columns.items()}
+
+
+def _read(file: str) -> list[dict[str, str]]:
+    with open(DATA / file, newline="") as lines:
+        return list(csv.DictReader(lines))
 
 
 def aggregates(everyone: Scores, mine: Sequence[str]) -> list[list[str]]:
@@ -105,8 +113,7 @@ def _shared(scores: Scores, agents: Sequence[str]) -> list[str]:
 
 def elsewhere(frames: int) -> str:
     """What others' agents came to with this budget over all games."""
-    with open(DATA / "baselines_10m_40m.csv", newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["emulator_frames"] == f"{frames // 1_000_000}M"]
+    rows = [row for row in _read("baselines_10m_40m.csv") if row["emulator_frames"] == f"{frames // 1_000_000}M"]
     if not rows:
         return ""
     lines = [[row["agent"], row["source"], row["n_games"], row["mean_hns"], row["median_hns"], row["note"]] for row in rows]
@@ -117,10 +124,10 @@ def elsewhere(frames: int) -> str:
 def draw(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     """The pictures of all sections."""
     for frames in budgets(rows):
-        everyone = {**ours(rows, frames), **{name: scores for name, scores in published(frames).items() if name.startswith("MBEC++")}}
-        games = sorted({game for scores in ours(rows, frames).values() for game in scores})
-        heights = {a: [human_normalised(s[g], g) if g in s else float("nan") for g in games] for a, s in everyone.items()}
-        bars(games, heights, folder / f"scores-{frames}.png", f"{frames:,} emulator frames", "human-normalised test score, %")
+        mine = ours(rows, frames)
+        shown = means(mine) | {name: scores for name, scores in published(frames).items() if name.startswith("MBEC++")}
+        heights = {a: [human_normalised(s[g], g) if g in s else float("nan") for g in games(mine)] for a, s in shown.items()}
+        bars(games(mine), heights, folder / f"scores-{frames}.png", f"{frames:,} emulator frames", "human-normalised test score, %")
         panels: dict[str, dict[str, Any]] = {}
         for row in (row for row in rows if row["steps"] * SKIP == frames):
             curve = np.array(row["curve"]["steps"], float), np.array(row["curve"]["score"], float)
@@ -131,8 +138,7 @@ def draw(rows: Sequence[dict[str, Any]], folder: Path) -> None:
 @cache
 def scale() -> dict[str, tuple[float, float]]:
     """Of each game the score of random play and that of a human, by the constants of DQN Zoo."""
-    with open(DATA / "atari57_human_random.csv", newline="") as file:
-        return {row["game"]: (float(row["random"]), float(row["human"])) for row in csv.DictReader(file)}
+    return {row["game"]: (float(row["random"]), float(row["human"])) for row in _read("atari57_human_random.csv")}
 
 
 def human_normalised(score: float, game: str) -> float:
