@@ -15,10 +15,10 @@ from engram.errors import EngramError
 from engram.tasks import find
 from engram.tasks.atari import SKIP
 
-GAME, ENVS = "atari:seaquest", 4
+GAME, ENVS = "atari:seaquest", 16
 """all 18 actions make a difference in it"""
 PROTOCOL = (
-    f"{GAME}, {ENVS} environments a run, one update of a batch of 32 for their {ENVS} steps, learning from the first step on. "
+    f"{GAME}, {ENVS} environments a run, an update of a batch of 32 for every four of their steps, learning from the first step on. "
     "`whole`: as it is trained. `device`: the same without the environments, which always show the same. `act` and `learn`: the "
     "device's two programs, each waited for. `ALE`: the environments alone, actions at random, all sent before any is waited for. "
     "MBEC++'s memory of 50,000 slots is full. All compile and warm up untimed; medians over the rounds."
@@ -42,7 +42,7 @@ def contenders(replay: int, iterations: int, most: int) -> list[Contender]:
 
 
 def measure(quick: bool, say) -> dict:
-    rounds, iterations, replay = (2, 10, 100) if quick else (7, 400, 250_000)
+    rounds, iterations, replay = (2, 10, 100) if quick else (5, 100, 250_000)
     measured: list[dict] = []
     for runs in RUNS:
         say(f"ALE alone, {runs} runs")
@@ -78,12 +78,12 @@ def halves(trainer: Trainer, rounds: int) -> dict[str, list[Timing]]:
 
     def act():
         for _ in range(calls):
-            driver.arrays, actions = driver._act(driver.arrays, driver.timestep)
-            np.asarray(actions)
+            driver.act()
 
     def learn():
         for _ in range(calls):
-            driver.arrays = jax.block_until_ready(driver._learn(driver.arrays))
+            driver.learn()
+            jax.block_until_ready(driver.arrays)
 
     return {"act": [timed(act) for _ in range(rounds)], "learn": [timed(learn) for _ in range(rounds)]}
 

@@ -585,6 +585,22 @@ def test_two_updates_in_an_iteration_are_one_after_another(name):
     assert float(losses["td_loss"]) != float(more["td_loss"])
 
 
+@pytest.mark.parametrize("name", ["dqn", "mbec++"])
+def test_an_iteration_of_two_updates_counts_twice_for_the_target_copies(name):
+    agent = make(name, "paper", **({"batch": 8, "hidden": 8, "target_every": 10, "learn_start": 1} | (SMALL if name == "mbec++" else {})))
+    networks = {"dqn": lambda s: (s.q, s.q_target), "mbec++": lambda s: (s.semantic, s.target)}[name]
+    for updates, copied in ((1, [10, 20]), (2, [5, 10, 15, 20]), (30, list(range(1, 21)))):
+        driver = loop.Scan(replace(agent, updates=updates), [SHORT], [0], Spec((4,), 2, limit=10, iterations=22))
+        driver.start()
+        equal = []
+        for iteration in range(21):
+            driver.advance(1)
+            now, target = map(jax.tree.leaves, networks(driver.carry.agent))
+            if all(np.array_equal(a, b) for a, b in zip(now, target, strict=True)):
+                equal.append(iteration)
+        assert [iteration for iteration in equal if iteration > 0] == copied
+
+
 def test_the_authors_switches_train_together():
     options = {"trajectory_loss": "prediction", "time_limit_ends": True, "p_recall": 1.0}
     first, last = trained(make("mbec++", "authors", **(SMALL | options)), 100, 400)

@@ -80,6 +80,13 @@ def test_the_protocols_are_what_they_say():
     assert (spec.shape, spec.actions, spec.dtype, spec.stack, spec.limit) == ((4, 84, 84), 6, "uint8", 4, 27_000)
 
 
+def test_a_run_has_four_consoles_for_each_update_of_an_iteration():
+    pong = find("atari:pong")
+    agents = make("dqn", "atari"), make("mbec++", "atari", updates=2), make("nec")
+    assert [loop.usual_envs(agent, pong) for agent in agents] == [16, 8, 4]
+    assert loop.usual_envs(make("dqn", updates=3), find("cartpole")) == 1
+
+
 # Consoles
 
 

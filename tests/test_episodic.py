@@ -14,7 +14,7 @@ from engram import episodic, models
 from engram import replay as rp
 from engram.agents import MBEC
 from engram.episodic import Experience
-from engram.networks import fresh
+from engram.networks import descend, fresh, optimiser
 from engram.types import Spec, TimeStep
 
 # Nothing is refined and nothing moves, so that values in memory can be told by hand; gamma is 1/2 and L is 2.
@@ -276,6 +276,30 @@ def test_the_trajectory_model_is_trained_every_chunk_by_the_loss_chosen(loss):
     noise = jax.random.split(jax.random.split(jax.random.key(0), 3)[1], 1)[0]
     expected = {"recall": models.recall_loss, "prediction": models.prediction_loss}[loss](life.mind.trajectory, of_one, noise)
     assert trained.recall_loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_two_trainings_at_once_are_one_after_another_each_on_half_of_the_environments():
+    agent, spec = replace(STILL, p_recall=1.0), replace(SPEC, envs=4)
+    lives, _, _ = live(agent, spec, [[(1.0, "")] * 4] * 2, extra=3)
+    life, step, key = lives[-1], jnp.int32(6), jax.random.key(0)
+    trained = episodic.train_trajectory(life.mind, agent, spec, life.replay, 10.0, step, key, 2)
+
+    cue_key, noise_key, _ = jax.random.split(key, 3)
+    stretches = episodic._stretches(agent, spec, life.mind.age - 1, life.replay, step, cue_key)
+    noise = jax.random.split(noise_key, 4)
+    model, state, losses = life.mind.trajectory, life.mind.trajectory_optimiser, []
+    for half in (slice(2), slice(2, 4)):
+
+        def loss(model, half=half):
+            of_half = jax.tree.map(lambda x: x[half], stretches)
+            return jnp.mean(jax.vmap(models.recall_loss, in_axes=(None, 0, 0))(model, of_half, noise[half]))
+
+        model, state, before = descend(optimiser(agent.trajectory_rate, 10.0), loss, model, state)
+        losses.append(float(before))
+    for a, b in zip(*map(jax.tree.leaves, (trained.trajectory, model)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+    assert trained.recall_loss == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0] != losses[1]
 
 
 def test_an_episode_too_young_to_have_a_successor_trains_nothing():

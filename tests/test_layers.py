@@ -42,6 +42,7 @@ LAYERS = [
     "tasks",
     "loop.program",
     "loop.scan",
+    "loop.packing",
     "loop.host",
     "loop.consoles",
     "loop.games",

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from probes import Diary, Tape
@@ -13,7 +14,7 @@ from engram import loop
 from engram.agents import DQN, MBECpp, Random
 from engram.errors import EngramError
 from engram.tasks import CartPole, Task, find
-from engram.types import Spec
+from engram.types import Spec, TimeStep
 
 CART = find("cartpole")
 CART_SPEC = Spec((4,), 2, limit=200, limit_ends=True, iterations=200)
@@ -387,3 +388,49 @@ def test_a_replay_that_ends_early_is_not_played_on():
     again.advance(1)
     assert again.fault is None
     assert told(again)["truncated"][0, 4].tolist() == [True]
+
+
+# What goes in and out of compiled functions
+
+
+def test_what_a_function_leaves_as_it_is_does_not_pass_through_it():
+    seen = []
+
+    def function(arrays, more):
+        seen.append(arrays)
+        a, b, _ = arrays
+        return (a + more, b, a), (a.sum() + b.sum(),)
+
+    compiled = loop.packing.InPlace(function)
+    arrays = jnp.arange(3.0), jnp.ones(2), jnp.zeros(3)
+    (a, b, c), (total,) = compiled(arrays, np.float32(2))
+    assert compiled.changes == [True, False, True]  # the third is changed: it becomes another of them
+    assert b is arrays[1]
+    assert arrays[0].is_deleted()
+    assert (a.tolist(), c.tolist(), float(total)) == ([2, 3, 4], [0, 1, 2], 5)
+    (a, _, c), _ = compiled((a, b, c), np.float32(1))
+    assert (a.tolist(), c.tolist(), len(seen)) == ([3, 4, 5], [2, 3, 4], 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "count"), [("float32", (3,), 1), ("float32", (2, 3), 1), ("float32", (), 1), ("uint8", (2, 2), 3)]
+)
+def test_what_is_joined_for_the_device_comes_apart_again(dtype, shape, count):
+    random, size = np.random.default_rng(0), (2, 4)
+    seen, final = (random.integers(0, 255, (*size, *shape)).astype(dtype) for _ in range(2))
+    told = TimeStep(seen, random.normal(size=size).astype(np.float32), random.random(size) < 0.5, random.random(size) < 0.5, final)
+    arrays = loop.packing.joined(told)
+    assert len(arrays) == count
+    apart = loop.packing.parted(Spec(shape, 2, dtype=dtype, envs=4), arrays)
+    for a, b in zip(told, apart, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+def test_stacks_of_frames_have_nothing_final_to_be_joined():
+    told = TimeStep(
+        np.ones((1, 2, 4, 3, 3), np.uint8), np.ones((1, 2), np.float32), *[np.ones((1, 2), bool)] * 2, np.zeros((1, 2, 0), np.uint8)
+    )
+    arrays = loop.packing.joined(told)
+    assert len(arrays) == 2
+    assert loop.packing.parted(Spec((4, 3, 3), 2, dtype="uint8", stack=4, envs=2), arrays).final.shape == (1, 2, 0)

@@ -57,7 +57,7 @@ class Train:
     steps: int | None = None
     """agent steps of each run; the task's own number where not given"""
     envs: int | None = None
-    """environments of each run, in lockstep; 4 of Atari and 1 else where not given"""
+    """environments of each run, in lockstep; where not given 1, of Atari 4 for each of an iteration's updates"""
     out: str | None = None
     """the run folder; runs/AGENT-TASK where not given"""
     preset: str | None = None

@@ -1,6 +1,7 @@
 """The episodic system that MBEC and MBEC++ share: the trajectory being lived, planning by memory, and the training of both models
 (Sections 3.1 to 3.3, Algorithm 1)."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -235,9 +236,17 @@ def told_next(experience: Experience) -> Float[Array, "*B S"]:
 
 
 def train_trajectory(
-    mind: Mind, options: Episodic, spec: Spec, replay: Experience, clip: float, step: Int[Array, ""], key: Key[Array, ""]
+    mind: Mind,
+    options: Episodic,
+    spec: Spec,
+    replay: Experience,
+    clip: float,
+    step: Int[Array, ""],
+    key: Key[Array, ""],
+    updates: int = 1,
 ) -> Mind:
-    """Every L steps, with probability p_rec, one gradient step on the TR or TP loss of the episodes being lived.
+    """Every L steps, with probability p_rec, one gradient step on the TR or TP loss of the episodes being lived; or several, each on those
+    of a share of the environments.
 
     The steps are those of the run, not of the episode, so that all runs train at once.
     """
@@ -250,14 +259,20 @@ def train_trajectory(
         return jnp.sum(losses * stretches.usable) / jnp.maximum(jnp.sum(stretches.usable), 1)
 
     learnt = mind.trajectory, mind.trajectory_optimiser, mind.recall_loss
+    shares = math.gcd(updates, spec.envs)
+
+    def one(learnt, share):
+        stretches, noise_keys, coin = share
+        new = descend(optimiser(options.trajectory_rate, clip), loss, *learnt[:2], stretches, noise_keys)
+        happens = coin & jnp.any(stretches.usable)
+        return jax.tree.map(lambda new, old: jnp.where(happens, new, old), new, learnt), None
 
     def train():
         cue_key, noise_key, coin_key = jax.random.split(key, 3)
         stretches = _stretches(options, spec, mind.age - 1, replay, step, cue_key)
-        noise_keys = jax.random.split(noise_key, spec.envs)
-        new = descend(optimiser(options.trajectory_rate, clip), loss, *learnt[:2], stretches, noise_keys)
-        happens = jax.random.bernoulli(coin_key, options.p_recall) & jnp.any(stretches.usable)
-        return jax.tree.map(lambda new, old: jnp.where(happens, new, old), new, learnt)
+        of_envs = stretches, jax.random.split(noise_key, spec.envs)
+        by_share = jax.tree.map(lambda x: x.reshape(shares, -1, *x.shape[1:]), of_envs)
+        return lax.scan(one, learnt, (*by_share, jax.random.bernoulli(coin_key, options.p_recall, (shares,))))[0]
 
     model, state, last = lax.cond((step % options.chunk == 0) & is_learning(options, spec, step), train, lambda: learnt)
     return mind._replace(trajectory=model, trajectory_optimiser=state, recall_loss=last)

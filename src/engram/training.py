@@ -279,7 +279,7 @@ def train(
         raise EngramError(f"{agent!r} is no agent: give one with its options, such as engram.DQN().")
     numbers = _numbers(seeds)
     _try_out(task)
-    envs = envs or task.envs
+    envs = envs or loop.usual_envs(agent, task)
     spec = task.spec(envs, -(-task.steps // envs))
     training = Training(agent, task, numbers, task.steps, spec, None, host)
     training.check_size()

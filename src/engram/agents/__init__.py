@@ -30,7 +30,7 @@ _ENDLESS = {"time_limit_ends": False, "gamma": 0.98, "epsilon_end": 0.0}
 _STEADY = {"epsilon_decay": 3e3, "learning_rate": 1e-3, "anneal": True, "target_every": 500, "batch": 128, "learn_every": 4}
 
 _ATARI = {"hidden": 512, "layers": 1, "learning_rate": 1e-4, "learn_start": 50_000, "target_every": 250, "huber": True}
-_ATARI |= {"epsilon_end": 0.1, "epsilon_decay": 1e5}
+_ATARI |= {"epsilon_end": 0.1, "epsilon_decay": 1e5, "updates": 4}
 
 PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "paper": ("as the paper has it; the default but for mbec++ and Atari", {}),

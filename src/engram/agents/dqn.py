@@ -14,11 +14,11 @@ from engram.agents.shared import (
     blank_replay,
     due,
     epsilon,
-    every,
     explore,
     nothing_seen,
     q_network,
     rate,
+    renewed,
     repeated,
     see,
     shown,
@@ -80,7 +80,7 @@ class DQN(Bootstrapping):
         before = state.q, state.optimiser
         learnt, loss = lax.cond(due(self, spec, step), lambda: repeated(self, update, before, key), lambda: (before, jnp.zeros(())))
         q, optimiser_state = learnt
-        q_target = every(self.target_every, step, q, state.q_target)
+        q_target = renewed(self, step, q, state.q_target)
         return state._replace(q=q, q_target=q_target, optimiser=optimiser_state), {"td_loss": loss}
 
     def loss(self, q: MLP | Seeing, batch: rp.Transition, target: Float[Array, "B"]) -> Float[Array, ""]:

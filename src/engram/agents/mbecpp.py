@@ -12,7 +12,7 @@ from engram import episodic, models
 from engram import memory as mem
 from engram import replay as rp
 from engram.agents.mbec import Life, born, foresee, take_in
-from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, every, explore, q_network, rate, repeated, see, shown
+from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, explore, q_network, rate, renewed, repeated, see, shown
 from engram.episodic import Episodic, Experience, Mind
 from engram.networks import MLP, Seeing, choosable, descend, draw, head, optimiser, trunk, widened
 from engram.options import Count, Probability, Share
@@ -134,8 +134,8 @@ class MBECpp(Episodic, Bootstrapping):
         learnt, losses = lax.cond(due(self, spec, step), lambda: repeated(self, update, before, key), lambda: (before, nothing))
         semantic, optimiser_state, reward, reward_optimiser = learnt
         mind = past._replace(reward=reward, reward_optimiser=reward_optimiser)
-        mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, jax.random.fold_in(key, 1))
-        target = every(self.target_every, step, semantic, state.target)
+        mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, jax.random.fold_in(key, 1), self.updates)
+        target = renewed(self, step, semantic, state.target)
         metrics = {"td_loss": losses[0], "reward_loss": losses[1], "trajectory_loss": mind.recall_loss}
         life = state.life._replace(mind=mind)
         return state._replace(life=life, semantic=semantic, target=target, optimiser=optimiser_state), metrics
@@ -184,7 +184,10 @@ class MBECpp(Episodic, Bootstrapping):
     def look(self, state: State, seen: Float[Array, "E S"]) -> tuple[Float[Array, "E F"], Float[Array, "E G"] | None]:
         """What is found in what is seen and, of images, what the models are told of it."""
         found = self.find(state.semantic, seen)
-        return found, None if state.gist_map is None else found @ state.gist_map
+        if state.gist_map is None:
+            return found, None
+        # Behind the barrier, XLA does not make one product of this and the Q-network's, for which it would copy all weights at every step.
+        return found, lax.optimization_barrier(found) @ state.gist_map
 
     def find(self, semantic: Semantic, seen: Float[Array, "B S"]) -> Float[Array, "B F"]:
         """What the Q-network's convolutions find; what is seen itself where there are none."""

@@ -82,7 +82,8 @@ class Bootstrapping(TemporalDifference):
     """Options of agents whose TD targets come from single transitions in replay."""
 
     updates: Count = 1
-    """updates, one after another, in an iteration that learns: several environments a run may want several"""
+    """updates, one after another, in an iteration that learns, which so stands for as many with a share of the environments each: targets
+    are copied so many times as often, and trajectories learnt share by share"""
     layers: Count = 2
     """hidden layers of the Q-network"""
     multi_step: Count = 1
@@ -195,6 +196,11 @@ def explore(q: Float[Array, "E A"], epsilon: Float[Array, ""], lots: Float[Array
 def every(period: int, step: Int[Array, ""], new: PyTree, old: PyTree) -> PyTree:
     """`new` in every `period`-th iteration, else `old`."""
     return jax.tree.map(lambda a, b: jnp.where(step % period == 0, a, b), new, old)
+
+
+def renewed(options: Bootstrapping, step: Int[Array, ""], new: PyTree, old: PyTree) -> PyTree:
+    """The target copies of networks."""
+    return every(max(1, options.target_every // options.updates), step, new, old)
 
 
 def due(options: Learning, spec: Spec, step: Int[Array, ""]) -> Bool[Array, ""]:

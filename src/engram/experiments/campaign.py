@@ -183,7 +183,8 @@ def room(job: Job) -> int:
 def joint(jobs: Sequence[Job]) -> Spec:
     """What the runs have in common."""
     tasks = [find(f"atari:{job.game}") for job in jobs]
-    return loop.joint_spec(tasks, tasks[0].envs, -(-jobs[0].steps // tasks[0].envs))
+    envs = loop.usual_envs(agent_of(jobs[0]), tasks[0])
+    return loop.joint_spec(tasks, envs, -(-jobs[0].steps // envs))
 
 
 def stretch(results: Path, scratch: Path, minutes: float, most: int, say: Callable[[str], Any], plan: Sequence[Job] = PLAN) -> None:

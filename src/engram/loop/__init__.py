@@ -37,6 +37,12 @@ def joint_spec(tasks: Sequence[Task], envs: int, iterations: int) -> Spec:
     return replace(specs[0], actions=max(spec.actions for spec in specs))
 
 
+def usual_envs(agent: Agent, task: Task) -> int:
+    """Environments of a run where nothing else is said. Of Atari so many an update, so that an agent that learns several times in an
+    iteration still learns as often a step."""
+    return task.envs * getattr(agent, "updates", 1) if task.arcade else task.envs
+
+
 def every_seed(tasks: Sequence[Task], seeds: Sequence[int]) -> tuple[list[Task], list[int]]:
     """Every seed on every task: the tasks and the seeds of all runs."""
     return [task for task in tasks for _ in seeds], [seed for _ in tasks for seed in seeds]
@@ -55,4 +61,5 @@ __all__ = [
     "every_seed",
     "joint_spec",
     "may_differ",
+    "usual_envs",
 ]

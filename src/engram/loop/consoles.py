@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from engram.loop.host import Host, copied
+from engram.loop.host import Host
 
 
 class Consoles(Host):
@@ -34,8 +34,9 @@ class Consoles(Host):
         return observation
 
     def _step(self, actions: Int[np.ndarray, "R E"], returns: Float[np.ndarray, "R E"]) -> None:
-        # In new arrays: the device may still be reading those of the last step.
-        self.timestep = copied(self.timestep)
+        # In new arrays: the device may still be reading those of the last step. All is written anew but what never changes.
+        last = self.timestep
+        self.timestep = last._replace(**{name: np.empty_like(getattr(last, name)) for name in ("observation", "reward", "terminated")})
         for machine, chosen in zip(self.machines, actions, strict=True):  # all are sent before any is waited for
             machine.send(chosen)
         for r, machine in enumerate(self.machines):

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from engram.errors import EngramError
+from engram.loop.packing import Arrays, InPlace, Packing, joined, parted
 from engram.loop.program import Carry, Options, Program, means
 from engram.nearest import platform
 from engram.tasks import Task
@@ -20,24 +21,6 @@ from engram.types import Agent, Spec, TimeStep
 
 class EnvironmentFault(EngramError):
     """An environment raised, or gave something no agent can use."""
-
-
-class Packing:
-    """A carry as a tuple of plain arrays and back: to flatten modules and keys in Python at every call costs more than an update."""
-
-    def __init__(self, structure: Carry):
-        self.leaves, self.tree = jax.tree.flatten(structure)
-
-    def pack(self, carry: Carry) -> tuple[Array, ...]:
-        return tuple(jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(carry))
-
-    def unpack(self, arrays: tuple[Array, ...]) -> Carry:
-        pairs = zip(self.leaves, arrays, strict=True)
-        return jax.tree.unflatten(self.tree, [jax.random.wrap_key_data(x) if _is_key(leaf) else x for leaf, x in pairs])
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 class Host:
@@ -56,8 +39,7 @@ class Host:
         self.spec, self.seeds, self.tasks = spec, list(seeds), list(tasks)
         self.program = Program(agent, spec, len(seeds), options, allowed)
         self.packing = Packing(self._shape())
-        self._act = jax.jit(self._packed_act, donate_argnums=0)
-        self._learn = jax.jit(self._packed_learn, donate_argnums=0)
+        self._act, self._learn = InPlace(self._packed_act), InPlace(self._packed_learn)
         self.device = jax.config.jax_default_device
         self.aside = ThreadPoolExecutor(1) if platform() == "gpu" else None
         self.envs: list[list[gym.Env]] = []
@@ -72,12 +54,21 @@ class Host:
     def _shape(self) -> Carry:
         return jax.eval_shape(self.program.init, jnp.array(self.seeds, jnp.uint32))
 
-    def _packed_act(self, arrays: tuple[Array, ...], timestep: TimeStep):
-        carry, action = self.program.act(self.packing.unpack(arrays), timestep)
-        return self.packing.pack(carry), action
+    def _packed_act(self, arrays: Arrays, *told: Array) -> tuple[Arrays, Arrays]:
+        carry, action = self.program.act(self.packing.unpack(arrays), parted(self.spec, told))
+        return self.packing.pack(carry), (action,)
 
-    def _packed_learn(self, arrays: tuple[Array, ...]):
-        return self.packing.pack(self.program.learn(self.packing.unpack(arrays)))
+    def _packed_learn(self, arrays: Arrays) -> tuple[Arrays, Arrays]:
+        return self.packing.pack(self.program.learn(self.packing.unpack(arrays))), ()
+
+    def act(self) -> Int[np.ndarray, "R E"]:
+        """The agents see what their environments show, and choose."""
+        self.arrays, (actions,) = self._act(self.arrays, *joined(self.timestep))
+        return np.asarray(actions)
+
+    def learn(self) -> None:
+        with jax.default_device(self.device):  # which each thread has its own of
+            self.arrays, _ = self._learn(self.arrays)
 
     @property
     def carry(self) -> Carry:
@@ -129,27 +120,22 @@ class Host:
     def advance(self, iterations: int, stop: Callable[[], bool] = lambda: False) -> Float[np.ndarray, "T R E"]:
         returns = np.full((iterations, len(self.seeds), self.spec.envs), np.nan, np.float32)
         for i in range(iterations):
-            arrays, actions = self._act(self.arrays, self.timestep)
-            chosen = np.asarray(actions)
-            learnt = self._begin_learning(arrays)  # not waited for: the environments step meanwhile
-            self._step(chosen, returns[i])
-            self.arrays = learnt()
+            actions = self.act()
+            is_done = self._begin_learning()  # the environments step meanwhile
+            self._step(actions, returns[i])
+            is_done()
             self.iteration += 1
             if self.fault or stop():
                 return returns[: i + 1]
         return returns
 
-    def _begin_learning(self, arrays: tuple[Array, ...]) -> Callable[[], tuple[Array, ...]]:
-        """Gives what will have been learnt. A GPU's program that branches keeps whoever calls it waiting for most of its time, so another
-        thread does."""
+    def _begin_learning(self) -> Callable[[], None]:
+        """Gives what waits until learning has been begun. A GPU's program that branches keeps whoever calls it waiting for most of its
+        time, so another thread does."""
         if self.aside is None:
-            learnt = self._learn(arrays)
-            return lambda: learnt
-        return self.aside.submit(self._learn_here, arrays).result
-
-    def _learn_here(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        with jax.default_device(self.device):  # which each thread has its own of
-            return self._learn(arrays)
+            self.learn()
+            return lambda: None
+        return self.aside.submit(self.learn).result
 
     def _step(self, actions: Int[np.ndarray, "R E"], returns: Float[np.ndarray, "R E"]) -> None:
         # In new arrays: the device may still be reading those of the last step.
