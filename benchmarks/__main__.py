@@ -35,7 +35,7 @@ def measure(section: str, options: argparse.Namespace, say) -> dict:
         case "atari":
             from benchmarks import atari
 
-            return atari.measure(options.quick, say)
+            return atari.measure(options.quick, say, options.only)
         case "torch":
             from benchmarks import reference
 

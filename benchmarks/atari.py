@@ -41,7 +41,7 @@ def contenders(replay: int, iterations: int, most: int) -> list[Contender]:
     return found
 
 
-def measure(quick: bool, say) -> dict:
+def measure(quick: bool, say, only: list[str] | None = None) -> dict:
     rounds, iterations, replay = (2, 10, 100) if quick else (5, 100, 250_000)
     measured: list[dict] = []
     for runs in RUNS:
@@ -51,6 +51,8 @@ def measure(quick: bool, say) -> dict:
         measured.append(entry(alone, [play() for _ in range(rounds)]))
         say(f"ALE: {1e3 * seconds(measured[-1]) / iterations:.2f} ms")
     for contender in contenders(replay, iterations, min(RUNS) if quick else max(RUNS)):
+        if only and contender.agent not in only:
+            continue
         say(f"{contender.name}, {contender.runs} runs")  # one after another: eight replays leave no room for others
         try:
             trainer = Trainer(contender)

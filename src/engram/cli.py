@@ -116,7 +116,7 @@ class Campaign:
 
     minutes: float = 25.0
     """how long this stretch may last; what is stopped goes on when it is started again on the same machine"""
-    most: Count = 8
+    most: Count = 30
     """runs in one program"""
     results: str = "results"
     """where the ledger lies"""
@@ -384,6 +384,7 @@ def campaign(arguments: list[str]) -> None:
         raise EngramError(f"There is no campaign {given[0]!r}: the only one is `engram campaign atari`.")
     check("most", options.most, Count)
     results, say = Path(options.results), functools.partial(Console().print, highlight=False, soft_wrap=True)
+    jax.config.update("jax_compilation_cache_dir", str(Path(options.scratch, "compiled").absolute()))  # one for all batches of a kind
     try:
         atari.stretch(results, Path(options.scratch), options.minutes, options.most, say)
     finally:

@@ -35,6 +35,7 @@ NEXT = ("pong", "riverraid", "seaquest", "ms_pacman", "qbert", "kangaroo", "free
 SHORT, LONG = 100_000, 2_500_000
 """agent steps: 400,000 and 10 million emulator frames"""
 VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 5, 100
+"""of short runs half as many validations"""
 GUESS = 2_500.0
 """agent steps a second of all runs together, where nothing was measured yet"""
 COMPILATION, JUDGING = 90.0, 30.0
@@ -54,6 +55,10 @@ class Job:
     def name(self) -> str:
         return f"{self.game}-{self.agent}-{self.steps * SKIP // 1000}k-{self.seed}"
 
+    @property
+    def validations(self) -> int:
+        return VALIDATIONS if self.steps > SHORT else VALIDATIONS // 2
+
     def file(self, results: Path) -> Path:
         return results / "atari" / f"{self.name}.json"
 
@@ -72,9 +77,9 @@ def agent_of(job: Job) -> Agent:
 class Best:
     """Of each run the policy that did best in validation; a few whole games, several times in a training."""
 
-    def __init__(self, agent: Agent, spec: Spec, seeds: Sequence[int]):
-        self.agent, self.spec, self.seeds = agent, spec, seeds
-        self.every = max(1, spec.iterations // VALIDATIONS)
+    def __init__(self, agent: Agent, spec: Spec, seeds: Sequence[int], validations: int):
+        self.agent, self.spec, self.seeds, self.count = agent, spec, seeds, validations
+        self.every = max(1, spec.iterations // validations)
         self.scores = np.full(len(seeds), -np.inf)
         self.states: PyTree = ()
         self.past = np.zeros((0, len(seeds)))
@@ -83,19 +88,19 @@ class Best:
 
     def prepare(self, driver: Any) -> None:
         self.states = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), without_learning(driver.template()[0].agent))
-        self.past = np.full((VALIDATIONS + 1, len(self.seeds)), np.nan)
+        self.past = np.full((self.count + 1, len(self.seeds)), np.nan)
 
     def mark(self, driver: Any) -> None:
         if self.began:  # up to the first point of the curve it compiles
             self.compiling += time.monotonic() - self.began
             self.began = 0.0
-        now = driver.iteration // self.every
-        if now <= 0 or not np.isnan(self.past[min(now, VALIDATIONS), 0]):
+        now = min(driver.iteration // self.every, self.count)
+        if now <= 0 or not np.isnan(self.past[now, 0]):
             return
         began = time.monotonic()
         states = without_learning(driver.carry.agent)
         found = games.scores(self.agent, self.spec, states, driver.tasks, [seed + 10_000 for seed in self.seeds], VALIDATION_GAMES)
-        self.past[min(now, VALIDATIONS)] = found.mean(axis=1)
+        self.past[now] = found.mean(axis=1)
         better = found.mean(axis=1) > self.scores
         self.scores = np.where(better, found.mean(axis=1), self.scores)
         self.states = jax.tree.map(lambda new, old: np.where(_as_wide_as(old, better), np.asarray(new), old), states, self.states)
@@ -211,7 +216,7 @@ def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float) -> None
     """Trains runs of one kind in one program, judges them, and writes their rows."""
     agent, spec, seeds = agent_of(jobs[0]), joint(jobs), [job.seed for job in jobs]
     tasks = [find(f"atari:{job.game}", job.steps) for job in jobs]
-    best = Best(agent, spec, seeds)
+    best = Best(agent, spec, seeds, jobs[0].validations)
     label = f"atari {jobs[0].agent} {jobs[0].steps * SKIP:,} frames"
 
     def judge(scores: Scores, seconds: float) -> None:
@@ -240,7 +245,7 @@ def row(job: Job, agent: Agent, tested: np.ndarray, curve: tuple, past: np.ndarr
         "protocol": asdict(protocol),
         "test_score": float(tested.mean()),
         "test_games": tested.tolist(),
-        "test": f"whole games, unclipped, epsilon {protocol.epsilon}, the policy that did best of {VALIDATIONS} validations of "
+        "test": f"whole games, unclipped, epsilon {protocol.epsilon}, the policy that did best of {job.validations} validations of "
         f"{VALIDATION_GAMES} games each",
         "training_score": float(curve[1][-1]),
         "validation": past.tolist(),
@@ -280,7 +285,8 @@ def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
 
 Written by `engram campaign atari`; never by hand. Agent steps are a quarter of the emulator frames. Classic protocol:
 {PROTOCOLS["classic"].about}. *Test score*: mean of {TEST_GAMES} whole games, unclipped, with random actions with probability
-{PROTOCOLS["classic"].epsilon}, of the policy that did best in {VALIDATIONS} validations of {VALIDATION_GAMES} games; mean of the seeds.
+{PROTOCOLS["classic"].epsilon}, of the policy that did best in {VALIDATIONS} validations of {VALIDATION_GAMES} games (half as many
+in runs of {SHORT * SKIP:,} frames); mean of the seeds.
 *Training score*: mean of the last 10 games of training. *Human-normalised*: by the constants of DQN Zoo (`src/engram/data`).
 
 {markdown(head, lines)}{scoreboard.sections(known)}"""

@@ -36,9 +36,11 @@ def scores(
     choose = _choose(agent, replace(spec, envs=count))
     while (number < episodes).any():
         states, actions = choose(states, observation, first, epsilon, allowed, keys, step)
-        for machine, chosen in zip(machines, np.asarray(actions), strict=True):
-            machine.send(chosen)
-        for r, machine in enumerate(machines):
+        chosen, still = np.asarray(actions), np.flatnonzero((number < episodes).any(axis=1)).tolist()
+        for r in still:  # runs that have played all leave the processors to the others
+            machines[r].send(chosen[r])
+        for r in still:
+            machine = machines[r]
             observation[r], reward, terminated, truncated, info = machine.recv()
             playing = number[r] < episodes
             found[r, number[r][playing]] += reward[playing]
