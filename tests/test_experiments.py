@@ -198,6 +198,19 @@ def test_every_experiment_has_a_quick_version_that_runs(name, tmp_path, monkeypa
     assert name in capsys.readouterr().out
 
 
+def test_experiments_are_chosen_by_name_or_together(capsys):
+    names = lambda *given: [experiment.name for experiment in catalogue.experiments(given)]  # noqa: E731
+    assert names("all") == list(catalogue.EXPERIMENTS)
+    assert set(names("all")) - set(names("paper")) == {"engram-preset", "engram-pieces"}
+    assert names("ablations", "noisy-control", "ablations") == ["noisy-control", "ablations"]
+    for command in ("reproduce paper --part 0", "reproduce ablations --quick parameters"):
+        with pytest.raises(SystemExit):
+            main(command.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert "name one experiment, not 11." in said
+    assert "`engram reproduce parameters [options]`: the name comes first." in said
+
+
 def test_parts_that_are_missing_are_named_once_and_the_dearest_first(tmp_path):
     parts = apart.missing([control.NOISY_TASKS, control.CONTRIBUTIONS, catalogue.EXPERIMENTS["parameters"]], tmp_path)
     files = [line.file(tmp_path) for part in parts for line in part.lines]

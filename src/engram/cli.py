@@ -342,18 +342,21 @@ def evaluate(arguments: list[str]) -> None:
 
 
 def reproduce(arguments: list[str]) -> None:
-    """Lists the paper's experiments, or runs what is missing of one, or of all."""
+    """Lists the paper's experiments, or runs what is missing of some, or of all."""
     from engram.experiments import apart, catalogue, reporting, running  # what only this needs
 
-    name = arguments[0] if arguments and not arguments[0].startswith("-") else None
-    if late := [word for word in arguments[1:] if word in (*catalogue.EXPERIMENTS, "all")]:
+    count = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    names, rest = arguments[:count], arguments[count:]
+    if late := [word for word in rest if word in catalogue.NAMES]:
         raise EngramError(f"The form is `engram reproduce {late[0]} [options]`: the name comes first.")
-    options = parse(Reproduce, arguments[name is not None :], Reproduce(), f"reproduce {name or '[NAME]'}")
+    options = parse(Reproduce, rest, Reproduce(), f"reproduce {' '.join(names) or '[NAME]'}")
     results = Path("runs/quick") if options.quick else Path(options.results)
-    if name is None:
+    if not names:
         screen.claims(reporting.overview(results, options.quick))
         return
-    wanted = list(catalogue.EXPERIMENTS.values()) if name == "all" else [catalogue.experiment(name)]
+    wanted = catalogue.experiments(names)
+    if options.part is not None and len(wanted) > 1:
+        raise EngramError(f"--part is one of an experiment's parts: name one experiment, not {len(wanted)}.")
     for experiment in wanted:
         if experiment.later:
             Console().print(f"{experiment.name}: not yet, {experiment.later}.", highlight=False)

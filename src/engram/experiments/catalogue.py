@@ -1,5 +1,7 @@
 """All that the paper shows, in its order, and what we add; what cannot be run yet says why."""
 
+from collections.abc import Sequence
+
 from engram.errors import EngramError, nearest_names
 from engram.experiments.control import ABLATIONS, CONSOLIDATION, CONTRIBUTIONS, ENGRAM, NOISY_TASKS, PIECES
 from engram.experiments.convergence import CONVERGENCE
@@ -53,7 +55,12 @@ EXPERIMENTS = {
 }
 
 
-def experiment(name: str) -> Experiment:
-    if name not in EXPERIMENTS:
-        raise EngramError(f"The paper has no experiment {name!r} here.{nearest_names(name, EXPERIMENTS)}")
-    return EXPERIMENTS[name]
+NAMES = (*EXPERIMENTS, "paper", "all")
+"""`paper` is all that it shows, without what we add"""
+
+
+def experiments(names: Sequence[str]) -> list[Experiment]:
+    """Those of these names, each once."""
+    if unknown := [name for name in names if name not in NAMES]:
+        raise EngramError(f"The paper has no experiment {unknown[0]!r} here.{nearest_names(unknown[0], NAMES)}")
+    return [e for name, e in EXPERIMENTS.items() if name in names or "all" in names or ("paper" in names and not e.is_ours)]

@@ -111,6 +111,7 @@ OURS = tuple(Line(label, make(name, "engram"), task, "engram") for task in NOISY
 
 ENGRAM = Experiment(
     name="engram-preset",
+    is_ours=True,
     paper="Not in the paper: MBEC++ with the preset `engram`, and a DQN with the same changes, `dqn+`",
     lines=(*OURS, *noisy_lines(NOISY, RIVALS)),
     quick_lines=tuple(line for line in OURS if line.task == POLE),
@@ -133,6 +134,7 @@ WITHOUT = tuple(
 
 PIECES = Experiment(
     name="engram-pieces",
+    is_ours=True,
     paper="Not in the paper: the preset `engram` without the memory's value, and with a Q-network that does not see the trajectory",
     lines=(*(line for line in OURS if line.label == "engram"), *WITHOUT),
     quick_lines=tuple(line for line in WITHOUT if line.task == POLE),

@@ -52,6 +52,8 @@ class Experiment:
     draw: Callable[[Found, Path], None] | None = None
     later: str = ""
     """what is missing before it can be run at all"""
+    is_ours: bool = False
+    """whether the paper has no such thing"""
 
     def quick(self) -> "Experiment":
         small = tuple(line.quick() for line in self.quick_lines or self.lines)
