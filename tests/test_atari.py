@@ -80,6 +80,24 @@ def test_the_protocols_are_what_they_say():
     assert (spec.shape, spec.actions, spec.dtype, spec.stack, spec.limit) == ((4, 84, 84), 6, "uint8", 4, 27_000)
 
 
+def test_a_console_that_breaks_is_named_with_its_seed():
+    tasks = [find("atari:breakout"), find("atari:pong")]
+    driver = loop.driver(make("random"), tasks, [3, 4], loop.joint_spec(tasks, 2, 20))
+    driver.start()
+    driver.advance(2)
+
+    class Broken:
+        def send(self, actions):
+            pass
+
+        def recv(self):
+            raise RuntimeError("no power")
+
+    driver.machines[1] = Broken()
+    with pytest.raises(EngramError, match=r"atari:pong broke with seed 4 at step 6: recv raised RuntimeError \(no power\)\."):
+        driver.advance(1)
+
+
 def test_a_run_has_four_consoles_for_each_update_of_an_iteration():
     pong = find("atari:pong")
     agents = make("dqn", "atari"), make("mbec++", "atari", updates=2), make("nec")

@@ -12,6 +12,8 @@ class Consoles(Host):
     """Games on ALE's vector environments, one for each run. A game's seed depends on the run's seed and the game's number alone, so a
     checkpoint's games are brought back by their actions, all at once."""
 
+    steps_alone = True
+
     def _make(self) -> None:
         self.machines = [self._arcade(r).machine(self.spec.envs) for r in range(len(self.seeds))]
         self.lives = np.zeros((len(self.seeds), self.spec.envs), np.int64)
@@ -33,14 +35,16 @@ class Consoles(Host):
         self.lives[r] = info["lives"]
         return observation
 
+    def _send(self, actions: Int[np.ndarray, "R E"]) -> None:
+        for r, machine in enumerate(self.machines):  # all are sent before any is waited for
+            self._call(r, "send", lambda machine=machine, chosen=actions[r]: machine.send(chosen))
+
     def _step(self, actions: Int[np.ndarray, "R E"], returns: Float[np.ndarray, "R E"]) -> None:
         # In new arrays: the device may still be reading those of the last step. All is written anew but what never changes.
         last = self.timestep
         self.timestep = last._replace(**{name: np.empty_like(getattr(last, name)) for name in ("observation", "reward", "terminated")})
-        for machine, chosen in zip(self.machines, actions, strict=True):  # all are sent before any is waited for
-            machine.send(chosen)
         for r, machine in enumerate(self.machines):
-            self._take(r, actions[r], machine.recv(), returns[r])
+            self._take(r, actions[r], self._call(r, "recv", machine.recv), returns[r])
 
     def _take(self, r: int, actions: Int[np.ndarray, "E"], answer: Any, returns: Float[np.ndarray, "E"]) -> None:
         now, (observation, reward, terminated, truncated, info) = self.timestep, answer

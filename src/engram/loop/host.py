@@ -27,6 +27,9 @@ class Host:
     """Real Gymnasium environments. A checkpoint cannot hold them, so it holds the actions of the episodes being lived: replayed from
     the same reset seed, they bring each environment back to where it was."""
 
+    steps_alone = False
+    """whether environments step in threads of their own once they are told what to do"""
+
     def __init__(
         self,
         agent: Agent,
@@ -41,7 +44,7 @@ class Host:
         self.packing = Packing(self._shape())
         self._act, self._learn = InPlace(self._packed_act), InPlace(self._packed_learn)
         self.device = jax.config.jax_default_device
-        self.aside = ThreadPoolExecutor(1) if platform() == "gpu" else None
+        self.aside = ThreadPoolExecutor(1) if platform() == "gpu" and not self.steps_alone else None
         self.envs: list[list[gym.Env]] = []
         self.places = [(r, e) for r in range(len(self.seeds)) for e in range(spec.envs)]
         shape = (len(self.seeds), spec.envs)
@@ -121,6 +124,7 @@ class Host:
         returns = np.full((iterations, len(self.seeds), self.spec.envs), np.nan, np.float32)
         for i in range(iterations):
             actions = self.act()
+            self._send(actions)
             is_done = self._begin_learning()  # the environments step meanwhile
             self._step(actions, returns[i])
             is_done()
@@ -136,6 +140,9 @@ class Host:
             self.learn()
             return lambda: None
         return self.aside.submit(self.learn).result
+
+    def _send(self, actions: Int[np.ndarray, "R E"]) -> None:
+        """Tells environments that step alone what to do."""
 
     def _step(self, actions: Int[np.ndarray, "R E"], returns: Float[np.ndarray, "R E"]) -> None:
         # In new arrays: the device may still be reading those of the last step.

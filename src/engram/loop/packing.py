@@ -3,6 +3,8 @@ host."""
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import compress
+from operator import not_
 from typing import Any
 
 import jax
@@ -46,8 +48,7 @@ class InPlace:
     def __call__(self, arrays: Arrays, *more: Any) -> tuple[Arrays, Arrays]:
         if not self.changes:
             self._compile(arrays, more)
-        sides = ([x for x, changes in zip(arrays, self.changes, strict=True) if changes is side] for side in (True, False))
-        changing, kept = sides
+        changing, kept = (list(compress(arrays, which)) for which in (self.changes, map(not_, self.changes)))
         new, further = self.run(changing, kept, more)
         return self._merged(new, kept), further
 
@@ -58,7 +59,7 @@ class InPlace:
 
         def run(changing, kept, more):
             found = eval_jaxpr(program.jaxpr, program.consts, *self._merged(changing, kept), *more)
-            return [x for x, changes in zip(found[:count], self.changes, strict=True) if changes], tuple(found[count:])
+            return list(compress(found[:count], self.changes)), tuple(found[count:])
 
         self.run = jax.jit(run, donate_argnums=0)
 
