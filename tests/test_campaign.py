@@ -40,7 +40,13 @@ def measured(results, job, speed):
 
 
 def test_the_plan_has_each_run_once():
-    assert len({job.name for job in campaign.PLAN}) == len(campaign.PLAN) == 60 + 28
+    assert len({job.name for job in campaign.PLAN}) == len(campaign.PLAN) == 60 + 28 + 3
+
+
+def test_a_fixed_weight_is_another_agent():
+    fixed, learnt = Job("mbec++", "riverraid", 2_500_000, 0, 0.1), Job("mbec++", "riverraid", 2_500_000, 0)
+    assert (fixed.name, learnt.name) == ("riverraid-mbec++-beta=0.1-10000k-0", "riverraid-mbec++-10000k-0")
+    assert [campaign.agent_of(job).fixed_beta for job in (fixed, learnt)] == [0.1, None]
 
 
 def test_runs_of_one_kind_share_a_program_as_far_as_time_and_memory_allow(tmp_path, small):
@@ -114,6 +120,7 @@ def told(agent, game, score, seed=0, steps=100_000):
 def test_scores_stand_beside_what_was_published_and_are_summed_up_over_the_games_all_have(tmp_path):
     rows = [told("mbec++", "breakout", 16.1, 0), told("mbec++", "breakout", 18.1, 1), told("dqn", "breakout", 1.7)]
     rows += [told("mbec++", "pong", 14.6), told("mbec++", "pong", -20.7, steps=2_500_000)]
+    rows += [told("mbec++", "pong", 3.0, steps=2_500_000) | {"beta": 0.1}]  # an ablation, not one more seed
     page = scoreboard.sections(rows)
     assert "| breakout | 17.1 ± 1.4 | 1.7 | 6.1 | 11.9 |" in page
     assert "| pong | 14.6 | – | – | – |" in page  # the paper's table of 400,000 frames lacks it

@@ -32,6 +32,8 @@ from engram.types import Agent, Spec
 CURVES = ("alien", "asterix", "breakout", "fishing_derby", "gopher", "hero")
 """the games whose learning curves the paper shows"""
 NEXT = ("pong", "riverraid", "seaquest", "ms_pacman", "qbert", "kangaroo", "freeway", "boxing")
+BETAS = (0.1, 0.5, 0.9)
+"""fixed weights of the paper's ablation on River Raid; it names 0.1, the best there"""
 SHORT, LONG = 100_000, 2_500_000
 """agent steps: 400,000 and 10 million emulator frames"""
 VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 5, 100
@@ -42,6 +44,11 @@ COMPILATION, JUDGING = 90.0, 30.0
 """seconds before the first step, and of all validations and tests of a run, where nothing was measured yet"""
 
 
+def label(agent: str, beta: float | None) -> str:
+    """What an agent is called in tables."""
+    return agent if beta is None else f"{agent} beta={beta:g}"
+
+
 @dataclass(frozen=True)
 class Job:
     """One run of the plan."""
@@ -50,10 +57,16 @@ class Job:
     game: str
     steps: int
     seed: int
+    beta: float | None = None
+    """a fixed weight of MBEC++'s memory, where it is not learnt"""
+
+    @property
+    def label(self) -> str:
+        return label(self.agent, self.beta)
 
     @property
     def name(self) -> str:
-        return f"{self.game}-{self.agent}-{self.steps * SKIP // 1000}k-{self.seed}"
+        return f"{self.game}-{self.label.replace(' ', '-')}-{self.steps * SKIP // 1000}k-{self.seed}"
 
     @property
     def validations(self) -> int:
@@ -66,12 +79,14 @@ class Job:
 PLAN = (
     *(Job(agent, game, SHORT, seed) for agent in ("mbec++", "dqn") for seed in range(5) for game in CURVES),
     *(Job(agent, game, LONG, 0) for games in (CURVES, NEXT) for agent in ("mbec++", "dqn") for game in games),
+    *(Job("mbec++", "riverraid", LONG, 0, beta) for beta in BETAS),
 )
 
 
 def agent_of(job: Job) -> Agent:
     """The preset `atari`; in short runs learning begins, and exploration ends, earlier."""
-    return make(job.agent, "atari", learn_start=min(50_000, job.steps // 20), epsilon_decay=min(1e5, job.steps / 10))
+    own = {} if job.beta is None else {"fixed_beta": job.beta}
+    return make(job.agent, "atari", learn_start=min(50_000, job.steps // 20), epsilon_decay=min(1e5, job.steps / 10), **own)
 
 
 class Best:
@@ -158,7 +173,7 @@ def next_batch(results: Path, seconds: float, most: int, plan: Sequence[Job] = P
     device, open_jobs = describe_machine()["device"], missing(results, plan)
     known = [row for row in rows(results) if row["device"] == device]
     for first in open_jobs:
-        alike = [job for job in open_jobs if (job.agent, job.steps) == (first.agent, first.steps)][: min(most, room(first))]
+        alike = [job for job in open_jobs if (job.label, job.steps) == (first.label, first.steps)][: min(most, room(first))]
         for count in range(len(alike), 0, -1):
             if needed(first, count, known) <= seconds:
                 return Batch(alike[:count], needed(first, count, known))
@@ -257,11 +272,11 @@ def row(job: Job, agent: Agent, tested: np.ndarray, curve: tuple, past: np.ndarr
 def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
     """The ledger: what is done, and how long the rest would take."""
     known = rows(results)
-    kinds = list(dict.fromkeys((job.game, job.agent, job.steps) for job in plan))
+    kinds = list(dict.fromkeys((job.game, job.label, job.steps) for job in plan))
     lines = []
     for game, agent, steps in kinds:
-        done = [r for r in known if (r["game"], r["agent"], r["steps"]) == (game, agent, steps)]
-        wanted = [job for job in plan if (job.game, job.agent, job.steps) == (game, agent, steps)]
+        done = [r for r in known if (r["game"], label(r["agent"], r.get("beta")), r["steps"]) == (game, agent, steps)]
+        wanted = [job for job in plan if (job.game, job.label, job.steps) == (game, agent, steps)]
         cells = ["–", "–", "–"]
         if done:
             tests = np.array([r["test_score"] for r in done])
