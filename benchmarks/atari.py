@@ -47,8 +47,7 @@ def measure(quick: bool, say, only: list[str] | None = None) -> dict:
     for runs in RUNS:
         say(f"ALE alone, {runs} runs")
         alone = Contender("ALE", task=GAME, runs=runs, envs=ENVS, iterations=iterations, algorithm="ALE")
-        play = consoles(runs, iterations)
-        measured.append(entry(alone, [play() for _ in range(rounds)]))
+        measured.append(entry(alone, consoles(runs, iterations, rounds)))
         say(f"ALE: {1e3 * seconds(measured[-1]) / iterations:.2f} ms")
     for contender in contenders(replay, iterations, min(RUNS) if quick else max(RUNS)):
         if only and contender.agent not in only:
@@ -90,7 +89,8 @@ def halves(trainer: Trainer, rounds: int) -> dict[str, list[Timing]]:
     return {"act": [timed(act) for _ in range(rounds)], "learn": [timed(learn) for _ in range(rounds)]}
 
 
-def consoles(runs: int, iterations: int):
+def consoles(runs: int, iterations: int, rounds: int) -> list[Timing]:
+    """The games alone."""
     arcade = find(GAME).arcade
     assert arcade is not None
     machines = [arcade.machine(ENVS) for _ in range(runs)]
@@ -105,7 +105,10 @@ def consoles(runs: int, iterations: int):
             for machine in machines:
                 machine.recv()
 
-    return lambda: timed(play)
+    times = [timed(play) for _ in range(rounds)]
+    for machine in machines:
+        machine.close()
+    return times
 
 
 def tables(result: dict) -> list[Table]:
