@@ -22,7 +22,7 @@ SECTIONS = ("cpu", "others", "agents", "scaling", "search", "gpu", "atari", "tor
 PACKAGES = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy")
 
 
-def measure(section: str, options: argparse.Namespace, say) -> dict:
+def measure(section: str, options: argparse.Namespace, say, keep) -> dict:
     match section:
         case "cpu" | "others":
             pythons = comparison.find_pythons(options.others_python, options.coach_python, say)
@@ -35,7 +35,7 @@ def measure(section: str, options: argparse.Namespace, say) -> dict:
         case "atari":
             from benchmarks import atari
 
-            return atari.measure(options.quick, say, options.only)
+            return atari.measure(options.quick, say, keep, options.only)
         case "torch":
             from benchmarks import reference
 
@@ -144,14 +144,19 @@ def main() -> None:
     report = describe(options)
     sections = options.what or ["cpu", "agents", "scaling", "search"] + (["gpu"] if report["machine"]["device"] != "cpu" else [])
     report["sections"] = {}
+
+    def keep(section: str, result: dict) -> None:
+        """What is known so far: what follows may fail, or be cut."""
+        report["sections"][section] = result
+        report["machine"]["load after"] = os.getloadavg()
+        if options.out:
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(report, indent=1) + "\n")
+
     for section in sections:
         with console.status(section) as status:
             tell = status.update if console.is_terminal else partial(print, flush=True)
-            report["sections"][section] = measure(section, options, lambda words, s=section, tell=tell: tell(f"{s}: {words}"))
-        report["machine"]["load after"] = os.getloadavg()
-        if options.out:  # after every section: a later one may fail
-            options.out.parent.mkdir(parents=True, exist_ok=True)
-            options.out.write_text(json.dumps(report, indent=1) + "\n")
+            keep(section, measure(section, options, lambda words, s=section, tell=tell: tell(f"{s}: {words}"), partial(keep, section)))
         for table in tables(section, report["sections"][section]):
             table.show(console)
     console.print(headline(report), style="dim")

@@ -41,9 +41,11 @@ def contenders(replay: int, iterations: int, most: int) -> list[Contender]:
     return found
 
 
-def measure(quick: bool, say, only: list[str] | None = None) -> dict:
+def measure(quick: bool, say, keep, only: list[str] | None = None) -> dict:
+    """Keeps what is measured after every contender: all together take minutes, and a GPU may not be there for as long."""
     rounds, iterations, replay = (2, 10, 100) if quick else (5, 100, 250_000)
     measured: list[dict] = []
+    result = {"protocol": PROTOCOL, "settings": {"rounds": rounds, "cores": os.cpu_count()}, "measured": measured}
     for runs in RUNS:
         say(f"ALE alone, {runs} runs")
         alone = Contender("ALE", task=GAME, runs=runs, envs=ENVS, iterations=iterations, algorithm="ALE")
@@ -65,7 +67,8 @@ def measure(quick: bool, say, only: list[str] | None = None) -> dict:
             trainer.driver.close()
         except (EngramError, jax.errors.JaxRuntimeError) as error:
             measured.append(asdict(contender) | {"failed": str(error).splitlines()[0]})
-    return {"protocol": PROTOCOL, "settings": {"rounds": rounds, "cores": os.cpu_count()}, "measured": measured}
+        keep(result)
+    return result
 
 
 def timed_to_the_end(trainer: Trainer) -> Timing:
