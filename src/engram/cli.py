@@ -173,10 +173,16 @@ def run(arguments: list[str]) -> None:
 
 def words(arguments: list[str], usage: str, count: int) -> tuple[list[str], list[str]]:
     """The words before the options, which must be as many as `usage` names, and the options."""
-    plain = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
-    if plain != count and not is_help(arguments):
+    plain, options = parted(arguments)
+    if len(plain) != count and not is_help(arguments):
         raise EngramError(f"The form is `engram {usage} [options]`: name these first, then the options.")
-    return arguments[:plain], arguments[plain:]
+    return plain, options
+
+
+def parted(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The words before the options, and the options."""
+    first = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
+    return arguments[:first], arguments[first:]
 
 
 def is_help(arguments: list[str]) -> bool:
@@ -345,8 +351,7 @@ def reproduce(arguments: list[str]) -> None:
     """Lists the paper's experiments, or runs what is missing of some, or of all."""
     from engram.experiments import apart, catalogue, reporting, running  # what only this needs
 
-    count = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
-    names, rest = arguments[:count], arguments[count:]
+    names, rest = parted(arguments)
     if late := [word for word in rest if word in catalogue.NAMES]:
         raise EngramError(f"The form is `engram reproduce {late[0]} [options]`: the name comes first.")
     options = parse(Reproduce, rest, Reproduce(), f"reproduce {' '.join(names) or '[NAME]'}")

@@ -38,7 +38,7 @@ SHORT, LONG = 100_000, 2_500_000
 """agent steps: 400,000 and 10 million emulator frames"""
 VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 5, 100
 """of short runs half as many validations"""
-ALONE, TOGETHER = 4_000.0, 9_000.0
+SPEED_ALONE, SPEED_AT_MOST = 4_000.0, 9_000.0
 """agent steps a second of one run and, at most, of several in one program, on an H200, where nothing was measured yet"""
 COMPILATION, JUDGING = 90.0, 15.0
 """seconds before the first step, and of all validations and tests of a run, where nothing was measured yet"""
@@ -159,7 +159,7 @@ def speed(agent: str, runs: int, known: Sequence[dict[str, Any]]) -> float:
     """Agent steps a second of so many runs in one program: the slowest measured; else that of any number of runs."""
     own = [row for row in known if row["agent"] == agent]
     alike = [row for row in own if row["runs_in_one_program"] == runs]
-    return min((row["steps_per_second"] for row in alike or own), default=min(ALONE * runs, TOGETHER))
+    return min((row["steps_per_second"] for row in alike or own), default=min(SPEED_ALONE * runs, SPEED_AT_MOST))
 
 
 def needed(job: Job, runs: int, known: Sequence[dict[str, Any]]) -> float:

@@ -60,10 +60,14 @@ Human-normalised, per cent, over the games that all in a row have:
 def ours(rows: Sequence[dict[str, Any]], frames: int) -> dict[str, dict[str, list[float]]]:
     """Test scores of each agent's seeds on each game it was trained on with this budget, without those of ablations."""
     found: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        if row["steps"] * SKIP == frames and row.get("beta") is None:
-            found.setdefault(row["agent"], {}).setdefault(row["game"], []).append(row["test_score"])
+    for row in _whole(rows, frames):
+        found.setdefault(row["agent"], {}).setdefault(row["game"], []).append(row["test_score"])
     return found
+
+
+def _whole(rows: Sequence[dict[str, Any]], frames: int) -> list[dict[str, Any]]:
+    """Those of this budget, without ablations."""
+    return [row for row in rows if row["steps"] * SKIP == frames and row.get("beta") is None]
 
 
 def games(mine: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -129,7 +133,7 @@ def draw(rows: Sequence[dict[str, Any]], folder: Path) -> None:
         heights = {a: [human_normalised(s[g], g) if g in s else float("nan") for g in games(mine)] for a, s in shown.items()}
         bars(games(mine), heights, folder / f"scores-{frames}.png", f"{frames:,} emulator frames", "human-normalised test score, %")
         panels: dict[str, dict[str, Any]] = {}
-        for row in (row for row in rows if row["steps"] * SKIP == frames and row.get("beta") is None):
+        for row in _whole(rows, frames):
             curve = np.array(row["curve"]["steps"], float), np.array(row["curve"]["score"], float)
             panels.setdefault(row["game"], {}).setdefault(row["agent"], {})[row["seed"]] = curve
         grid(panels, folder / f"curves-{frames}.png")

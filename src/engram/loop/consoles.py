@@ -1,5 +1,6 @@
 """Atari: R runs of E consoles each, whose frames ALE's threads compute while the device learns."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ class Consoles(Host):
 
     def _send(self, actions: Int[np.ndarray, "R E"]) -> None:
         for r, machine in enumerate(self.machines):  # all are sent before any is waited for
-            self._call(r, "send", lambda machine=machine, chosen=actions[r]: machine.send(chosen))
+            self._call(r, "send", partial(machine.send, actions[r]))
 
     def _step(self, actions: Int[np.ndarray, "R E"], returns: Float[np.ndarray, "R E"]) -> None:
         # In new arrays: the device may still be reading those of the last step. All is written anew but what never changes.

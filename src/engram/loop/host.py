@@ -125,9 +125,9 @@ class Host:
         for i in range(iterations):
             actions = self.act()
             self._send(actions)
-            is_done = self._begin_learning()  # the environments step meanwhile
+            wait = self._begin_learning()  # the environments step meanwhile
             self._step(actions, returns[i])
-            is_done()
+            wait()
             self.iteration += 1
             if self.fault or stop():
                 return returns[: i + 1]
