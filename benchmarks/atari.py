@@ -96,7 +96,7 @@ def consoles(runs: int, iterations: int, rounds: int) -> list[Timing]:
     """The games alone."""
     arcade = find(GAME).arcade
     assert arcade is not None
-    machines = [arcade.machine(ENVS) for _ in range(runs)]
+    machines = [arcade.machine(ENVS, runs) for _ in range(runs)]
     for machine in machines:
         machine.reset(seed=0)
     random = np.random.default_rng(0)

@@ -13,10 +13,8 @@ class Consoles(Host):
     """Games on ALE's vector environments, one for each run. A game's seed depends on the run's seed and the game's number alone, so a
     checkpoint's games are brought back by their actions, all at once."""
 
-    steps_alone = True
-
     def _make(self) -> None:
-        self.machines = [self._arcade(r).machine(self.spec.envs) for r in range(len(self.seeds))]
+        self.machines = [self._arcade(r).machine(self.spec.envs, len(self.seeds)) for r in range(len(self.seeds))]
         self.lives = np.zeros((len(self.seeds), self.spec.envs), np.int64)
 
     def _arcade(self, r: int) -> Any:

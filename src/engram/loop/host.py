@@ -27,9 +27,6 @@ class Host:
     """Real Gymnasium environments. A checkpoint cannot hold them, so it holds the actions of the episodes being lived: replayed from
     the same reset seed, they bring each environment back to where it was."""
 
-    steps_alone = False
-    """whether environments step in threads of their own once they are told what to do"""
-
     def __init__(
         self,
         agent: Agent,
@@ -44,7 +41,7 @@ class Host:
         self.packing = Packing(self._shape())
         self._act, self._learn = InPlace(self._packed_act), InPlace(self._packed_learn)
         self.device = jax.config.jax_default_device
-        self.aside = ThreadPoolExecutor(1) if platform() == "gpu" and not self.steps_alone else None
+        self.aside = ThreadPoolExecutor(1) if platform() == "gpu" else None
         self.envs: list[list[gym.Env]] = []
         self.places = [(r, e) for r in range(len(self.seeds)) for e in range(spec.envs)]
         shape = (len(self.seeds), spec.envs)

@@ -1,5 +1,6 @@
 """The 57 Atari games, by ALE's own vector environment: several games in C++ threads, frames skipped, scaled and stacked there."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -51,12 +52,14 @@ class Arcade:
     game: str
     protocol: Protocol
 
-    def machine(self, count: int) -> Any:
-        """So many consoles with the game, in lockstep. All that ALE presets otherwise is said here."""
+    def machine(self, count: int, runs: int = 1) -> Any:
+        """So many consoles with the game, in lockstep, whose threads share the processors with as many other machines as there are runs.
+        All that ALE presets otherwise is said here."""
         vector = _vector_env()
         return vector(
             self.game,
             count,
+            num_threads=min(count, -(-(os.cpu_count() or 1) // runs)),  # more would get in the way of what calls the device
             max_num_frames_per_episode=LONGEST,
             repeat_action_probability=self.protocol.sticky,
             img_height=SIDE,
