@@ -50,7 +50,7 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     ),
     "engram": (
         "for mbec++ the default: what was found best on noisy classic control (docs/research.md)",
-        {"dqn": _BEYOND, "mbec++": _BEYOND | {"centred": True, "q_sees_trajectory": True, "trajectory_rate": 1e-5}},
+        {"dqn": _BEYOND, "mbec++": _BEYOND | {"centred": True, "q_sees_trajectory": True, "trajectory": 8, "trajectory_rate": 1e-5}},
     ),
     "cartpole": (
         "for clean Cart Pole; in how many seeds it solves it: results/solved",
