@@ -13,7 +13,7 @@ from benchmarks.training import Trainer, timed
 from engram import agents
 from engram.errors import EngramError
 from engram.tasks import find
-from engram.tasks.atari import SKIP
+from engram.tasks.atari import SKIP, threads
 
 GAME, ENVS = "atari:seaquest", 16
 """all 18 actions make a difference in it"""
@@ -96,7 +96,7 @@ def consoles(runs: int, iterations: int, rounds: int) -> list[Timing]:
     """The games alone."""
     arcade = find(GAME).arcade
     assert arcade is not None
-    machines = [arcade.machine(ENVS, runs) for _ in range(runs)]
+    machines = [arcade.machine(ENVS, threads(runs)) for _ in range(runs)]
     for machine in machines:
         machine.reset(seed=0)
     random = np.random.default_rng(0)

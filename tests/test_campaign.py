@@ -101,6 +101,15 @@ def test_a_stretch_without_time_leaves_the_ledger_as_it_was(tmp_path, small):
     assert campaign.missing(tmp_path, PLAN) == list(PLAN)
 
 
+def test_a_stretch_of_some_runs_leaves_the_others(tmp_path, small):
+    said = []
+    campaign.stretch(tmp_path, tmp_path / "scratch", 4.0, 8, said.append, PLAN[:2], only="pong-dqn")
+    assert [job.name for job in campaign.missing(tmp_path, PLAN[:2])] == [PLAN[0].name]
+    assert (tmp_path / "atari" / "README.md").read_text() == campaign.page(tmp_path, PLAN[:2])
+    with pytest.raises(EngramError, match="No run of the plan has 'tetris' in its name: they are called like breakout-dqn-0k-0"):
+        campaign.stretch(tmp_path, tmp_path / "scratch", 4.0, 8, said.append, PLAN[:2], only="tetris")
+
+
 def test_the_ledger_is_that_of_the_files():
     results = Path(__file__).parent.parent / "results"
     assert (results / "atari" / "README.md").read_text() == campaign.page(results)

@@ -118,6 +118,8 @@ class Campaign:
     """how long this stretch may last; what is stopped goes on when it is started again on the same machine"""
     most: Count = 30
     """runs in one program"""
+    only: str = ""
+    """only runs that have this in their names, such as pong, dqn or 400k"""
     results: str = "results"
     """where the ledger lies"""
     scratch: str = "runs/campaign"
@@ -394,7 +396,7 @@ def campaign(arguments: list[str]) -> None:
     results, say = Path(options.results), functools.partial(Console().print, highlight=False, soft_wrap=True)
     jax.config.update("jax_compilation_cache_dir", str(Path(options.scratch, "compiled").absolute()))  # one for all batches of a kind
     try:
-        atari.stretch(results, Path(options.scratch), options.minutes, options.most, say)
+        atari.stretch(results, Path(options.scratch), options.minutes, options.most, say, only=options.only)
     finally:
         atari.write_page(results)
     say(f"The ledger: {results}/atari/README.md")

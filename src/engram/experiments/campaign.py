@@ -36,8 +36,8 @@ BETAS = (0.1, 0.5, 0.9)
 """fixed weights of the paper's ablation on River Raid; it names 0.1, the best there"""
 SHORT, LONG = 100_000, 2_500_000
 """agent steps: 400,000 and 10 million emulator frames"""
-VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 5, 100
-"""of short runs half as many validations"""
+VALIDATIONS, FEW_VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 2, 5, 100
+"""few are those of short runs"""
 SPEED_ALONE, SPEED_AT_MOST = 4_000.0, 9_000.0
 """agent steps a second of one run and, at most, of several in one program, on an H200, where nothing was measured yet"""
 COMPILATION, JUDGING = 90.0, 15.0
@@ -70,7 +70,7 @@ class Job:
 
     @property
     def validations(self) -> int:
-        return VALIDATIONS if self.steps > SHORT else VALIDATIONS // 2
+        return VALIDATIONS if self.steps > SHORT else FEW_VALIDATIONS
 
     def file(self, results: Path) -> Path:
         return results / "atari" / f"{self.name}.json"
@@ -207,9 +207,14 @@ def joint(jobs: Sequence[Job]) -> Spec:
     return loop.joint_spec(tasks, envs, -(-jobs[0].steps // envs))
 
 
-def stretch(results: Path, scratch: Path, minutes: float, most: int, say: Callable[[str], Any], plan: Sequence[Job] = PLAN) -> None:
-    """Adds to the ledger for so many minutes."""
-    until = deadline(minutes)
+def stretch(
+    results: Path, scratch: Path, minutes: float, most: int, say: Callable[[str], Any], plan: Sequence[Job] = PLAN, only: str = ""
+) -> None:
+    """Adds to the ledger for so many minutes; only runs whose names have `only` in them."""
+    until, whole = deadline(minutes), plan
+    plan = [job for job in whole if only in job.name]
+    if not plan:
+        raise EngramError(f"No run of the plan has {only!r} in its name: they are called like {whole[0].name}.")
     while (batch := begun(scratch, results) or next_batch(results, until - time.monotonic(), most, plan)) is not None:
         how = f"about {batch.seconds / 60:.0f} minutes" if batch.seconds else "begun before"
         say(f"{len(batch.jobs)} runs, {how}: {', '.join(job.name for job in batch.jobs)}")
@@ -217,7 +222,7 @@ def stretch(results: Path, scratch: Path, minutes: float, most: int, say: Callab
             file.write(json.dumps([asdict(job) for job in batch.jobs]).encode())
         run(batch.jobs, results, scratch, until)
         (scratch / "begun.json").unlink()
-        write_page(results, plan)
+        write_page(results, whole)
     left = missing(results, plan)
     known = rows(results)
     if left:
@@ -300,7 +305,7 @@ def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
 
 Written by `engram campaign atari`; never by hand. Agent steps are a quarter of the emulator frames. Classic protocol:
 {PROTOCOLS["classic"].about}. *Test score*: mean of {TEST_GAMES} whole games, unclipped, with random actions with probability
-{PROTOCOLS["classic"].epsilon}, of the policy that did best in {VALIDATIONS} validations of {VALIDATION_GAMES} games (half as many
+{PROTOCOLS["classic"].epsilon}, of the policy that did best in {VALIDATIONS} validations of {VALIDATION_GAMES} games ({FEW_VALIDATIONS}
 in runs of {SHORT * SKIP:,} frames); mean of the seeds.
 *Training score*: mean of the last 10 games of training. *Human-normalised*: by the constants of DQN Zoo (`src/engram/data`).
 

@@ -27,7 +27,7 @@ PRESET = {"random": "paper", "dqn": "tuned", "mfec": "tuned", "nec": "tuned", "d
 PRESET |= {"mbec": "paper", "mbec++": "paper"}  # the paper names one setting for these
 POINTS = 200
 """of a curve"""
-PATIENCE = 60.0
+PATIENCE = 180.0
 """seconds between two checkpoints"""
 
 
@@ -100,16 +100,18 @@ def train(
     if time.monotonic() > until:
         raise Interrupted(f"No time left to begin {label}; the same command goes on.")
     before, began = 0.0, time.monotonic()
+    is_trained = folder.checkpoint.exists() and folder.meta()["is_trained"]
     if folder.checkpoint.exists():
-        (tree, saved, kept), meta = folder.restore((driver.template(), scores.tree(), beside.tree()))
-        driver.restore(tree, meta["notes"])
+        (tree, saved, kept), meta = folder.restore((() if is_trained else driver.template(), scores.tree(), beside.tree()))
+        if not is_trained:
+            driver.restore(tree, meta["notes"])
         scores.restore(saved)
         beside.restore(kept)
         before = meta["seconds"]
     else:
         driver.start()
     saved, patience = began, PATIENCE
-    while driver.iteration < steps:
+    while not is_trained:
         scores.add(driver.advance(min(scores.interval, steps - driver.iteration)))
         if driver.fault is not None:
             raise driver.fault
@@ -118,16 +120,16 @@ def train(
         seconds = before + time.monotonic() - began
         if int(scores.points) % 20 == 0:
             print(f"{label}: {driver.iteration * spec.envs:,} steps, {seconds:.0f} s, {np.mean(scores.now()):.1f}", flush=True)
-        is_over = time.monotonic() > until
+        is_trained, is_over = driver.iteration >= steps, time.monotonic() > until
         is_due = is_over or time.monotonic() - saved > patience
         # What is done with the last one may take long; where nothing is, it would only be removed again.
-        if is_due if driver.iteration < steps else not isinstance(beside, Nothing):
+        if is_due if not is_trained else not isinstance(beside, Nothing):
             writing = time.monotonic()
-            tree, notes = driver.save()
-            folder.save((tree, scores.tree(), beside.tree()), {"notes": notes, "seconds": seconds})
+            tree, notes = ((), {}) if is_trained else driver.save()  # who has learnt all needs no replay any more
+            folder.save((tree, scores.tree(), beside.tree()), {"notes": notes, "seconds": seconds, "is_trained": is_trained})
             saved = time.monotonic()
             patience = max(PATIENCE, 20 * (saved - writing))
-        if driver.iteration < steps and is_over:
+        if is_over and not is_trained:
             raise Interrupted(f"{label} stopped at step {driver.iteration * spec.envs:,}; the same command goes on.")
     driver.close()
     seconds = before + time.monotonic() - began

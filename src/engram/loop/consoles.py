@@ -1,5 +1,6 @@
 """Atari: R runs of E consoles each, whose frames ALE's threads compute while the device learns."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -7,14 +8,17 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from engram.loop.host import Host
+from engram.tasks.atari import threads
 
 
 class Consoles(Host):
     """Games on ALE's vector environments, one for each run. A game's seed depends on the run's seed and the game's number alone, so a
     checkpoint's games are brought back by their actions, all at once."""
 
+    machines: Sequence[Any] = ()
+
     def _make(self) -> None:
-        self.machines = [self._arcade(r).machine(self.spec.envs, len(self.seeds)) for r in range(len(self.seeds))]
+        self.machines = [self._arcade(r).machine(self.spec.envs, threads(len(self.seeds))) for r in range(len(self.seeds))]
         self.lives = np.zeros((len(self.seeds), self.spec.envs), np.int64)
 
     def _arcade(self, r: int) -> Any:

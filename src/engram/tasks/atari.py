@@ -52,14 +52,13 @@ class Arcade:
     game: str
     protocol: Protocol
 
-    def machine(self, count: int, runs: int = 1) -> Any:
-        """So many consoles with the game, in lockstep, whose threads share the processors with as many other machines as there are runs.
-        All that ALE presets otherwise is said here."""
+    def machine(self, count: int, threads: int = 1) -> Any:
+        """So many consoles with the game, in lockstep. All that ALE presets otherwise is said here."""
         vector = _vector_env()
         return vector(
             self.game,
             count,
-            num_threads=min(count, -(-(os.cpu_count() or 1) // runs)),  # more would get in the way of what calls the device
+            num_threads=min(count, threads),
             max_num_frames_per_episode=LONGEST,
             repeat_action_probability=self.protocol.sticky,
             img_height=SIDE,
@@ -75,6 +74,11 @@ class Arcade:
     def actions(self) -> int:
         """How many actions make a difference in the game."""
         return _actions(self.game)
+
+
+def threads(machines: int) -> int:
+    """Of each of so many machines: one a processor in all. More get in the way of what calls the device."""
+    return -(-(os.cpu_count() or 1) // machines)
 
 
 @cache
