@@ -1,9 +1,9 @@
 """The 57 Atari games, by ALE's own vector environment: several games in C++ threads, frames skipped, scaled and stacked there."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing import cpu_count
 from typing import Any
 
 import gymnasium as gym
@@ -78,7 +78,7 @@ class Arcade:
 
 def threads(machines: int) -> int:
     """Of each of so many machines: one a processor in all. More get in the way of what calls the device."""
-    return -(-(os.cpu_count() or 1) // machines)
+    return -(-cpu_count() // machines)
 
 
 @cache
