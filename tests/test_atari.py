@@ -162,6 +162,22 @@ def test_games_come_back_to_where_they_were(mixed):
     np.testing.assert_array_equal(driver.score, again.score)
 
 
+@pytest.mark.parametrize("seeded", [30, 10_000])
+def test_games_come_back_whether_they_were_seeded_or_followed_others(monkeypatch, seeded):
+    monkeypatch.setattr("engram.loop.consoles.SEEDED", seeded)
+    driver, _, returns = played(make("random"), ["atari:breakout-modern"], [3], 300)
+    assert (~np.isnan(returns)).any(axis=0).all()  # every console has begun a second game, or a third
+    assert (driver.seeded > 0).all() == (seeded == 30)
+    again = loop.driver(make("random"), driver.tasks, driver.seeds, driver.spec)
+    tree, notes = driver.save()
+    again.restore(jax.tree.map(copy, tree), deepcopy(notes))
+    for _ in range(3):
+        driver.advance(40)
+        again.advance(40)
+        np.testing.assert_array_equal(driver.timestep.observation, again.timestep.observation)
+    np.testing.assert_array_equal(driver.episode, again.episode)
+
+
 def test_agents_that_cannot_mask_actions_say_so():
     tasks = [find("atari:breakout"), find("atari:pong")]
     with pytest.raises(EngramError, match="PPO cannot learn games with unlike numbers of actions in one program: train them apart"):

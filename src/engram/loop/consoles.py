@@ -1,21 +1,30 @@
 """Atari: R runs of E consoles each, whose frames ALE's threads compute while the device learns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int, PyTree
 
 from engram.loop.host import Host
 from engram.tasks.atari import threads
 
+SEEDED = 10_000
+"""steps of a console after which its next game begins by a seed. ALE loads the game anew for that, which takes as long as 100 to 200
+steps; but what was played since is what must be played again when a run is resumed."""
+
 
 class Consoles(Host):
-    """Games on ALE's vector environments, one for each run. A game's seed depends on the run's seed and the game's number alone, so a
-    checkpoint's games are brought back by their actions, all at once."""
+    """Games on ALE's vector environments, one for each run. A console's seed depends on the run's seed, the console and the game's number
+    alone, and all that follows on it and on the actions: a checkpoint's games are brought back by the actions since they were seeded."""
 
-    machines: Sequence[Any] = ()
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.machines: list[Any] = []
+        self.seeded = np.zeros_like(self.episode)
+        """the number of the game that a console was last seeded for"""
 
     def _make(self) -> None:
         self.machines = [self._arcade(r).machine(self.spec.envs, threads(len(self.seeds))) for r in range(len(self.seeds))]
@@ -27,16 +36,32 @@ class Consoles(Host):
         return arcade
 
     def _begin(self) -> None:
-        for r in range(len(self.seeds)):
-            self.timestep.observation[r] = self._reset_games(r, np.ones(self.spec.envs, bool))
+        def begin(r: int) -> None:
+            self.timestep.observation[r] = self._seed_games(r, np.ones(self.spec.envs, bool))
 
-    def _reset_games(self, r: int, which: np.ndarray) -> np.ndarray:
-        """Begins the next games of some of a run's consoles; gives what all of them show."""
-        seeds = np.array([self._seed((r, e)) % 2**31 for e in np.flatnonzero(which).tolist()])
+        at_once(begin, range(len(self.seeds)))
+
+    def _seed(self, place: tuple[int, int]) -> int:
+        r, e = place
+        return int(np.random.SeedSequence([self.seeds[r], e, int(self.seeded[place])]).generate_state(1)[0]) % 2**31
+
+    def _seed_games(self, r: int, which: Bool[np.ndarray, "E"]) -> np.ndarray:
+        """Begins games by seeds on some of a run's consoles; gives what all of them show."""
+        return self._reset_games(r, which, np.array([self._seed((r, e)) for e in np.flatnonzero(which).tolist()]))
+
+    def _reset_games(self, r: int, which: Bool[np.ndarray, "E"], seeds: np.ndarray | None = None) -> np.ndarray:
+        """Begins games on some of a run's consoles, by their own random numbers where there are no seeds; gives what all of them show."""
         options = None if which.all() else {"reset_mask": which}
         observation, info = self._call(r, "reset", lambda: self.machines[r].reset(seed=seeds, options=options))
         self.lives[r] = info["lives"]
         return observation
+
+    def _next(self, place: tuple[int, int]) -> None:
+        self.episode[place] += 1
+        self.score[place] = 0
+        if len(self.taken[place]) >= SEEDED:
+            self.taken[place] = []
+            self.seeded[place] = self.episode[place]
 
     def _send(self, actions: Int[np.ndarray, "R E"]) -> None:
         for r, machine in enumerate(self.machines):  # all are sent before any is waited for
@@ -62,27 +87,50 @@ class Consoles(Host):
             returns[over] = self.score[r, over]
             for e in np.flatnonzero(over).tolist():
                 self._next((r, e))
-            now.observation[r] = self._reset_games(r, over)
+            is_new = np.array([not self.taken[r, e] for e in range(self.spec.envs)])
+            if (over & ~is_new).any():
+                now.observation[r] = self._reset_games(r, over & ~is_new)
+            if (over & is_new).any():
+                now.observation[r] = self._seed_games(r, over & is_new)
+
+    def save(self) -> tuple[PyTree, dict[str, Any]]:
+        tree, notes = super().save()
+        return tree, notes | {"seeded": self.seeded.tolist()}
+
+    def restore(self, tree: PyTree, notes: dict[str, Any]) -> None:
+        self.seeded = np.array(notes["seeded"])
+        super().restore(tree, notes)
 
     def _return(self) -> None:
-        """All games of a run end at the same moment: each begins so much later as it is shorter than the longest."""
-        for r, machine in enumerate(self.machines):
-            taken = [self.taken[r, e] for e in range(self.spec.envs)]
-            longest = max(map(len, taken))
-            observation = self._reset_games(r, np.ones(self.spec.envs, bool))
-            for t in range(longest + 1):
-                beginning = np.array([longest - len(actions) == t for actions in taken])
-                if beginning.any() and t:
-                    observation = self._reset_games(r, beginning)
-                if t < longest:
-                    at = [t - longest + len(actions) for actions in taken]
-                    actions = np.array([actions[i] if i >= 0 else 0 for i, actions in zip(at, taken, strict=True)], np.int32)
-                    observation, _, _, _, info = machine.step(actions)
-                    self.lives[r] = info["lives"]
-            for e in range(self.spec.envs):
-                if not np.array_equal(observation[e], self.timestep.observation[r, e]):
-                    raise self._broken(r, "it does not come back to where it was; was the checkpoint made with another version of ale-py?")
+        at_once(self._play_again, range(len(self.seeds)))
+
+    def _play_again(self, r: int) -> None:
+        """All consoles of a run arrive at the same moment: each sets out so much later as it has less to play again."""
+        taken = [self.taken[r, e] for e in range(self.spec.envs)]
+        lengths = np.array([len(actions) for actions in taken])
+        longest, everyone = max(lengths), np.ones(self.spec.envs, bool)
+        observation = self._seed_games(r, everyone)
+        for t in range(longest + 1):
+            at = t - longest + lengths
+            if t and (at == 0).any():
+                observation = self._seed_games(r, at == 0)
+            if t == longest:
+                break
+            actions = np.array([actions[i] if i >= 0 else 0 for i, actions in zip(at.tolist(), taken, strict=True)], np.int32)
+            observation, _, terminated, truncated, info = self._call(r, "step", partial(self.machines[r].step, actions))
+            self.lives[r] = info["lives"]
+            if (over := (terminated | truncated) & (at >= 0)).any():
+                observation = self._reset_games(r, over)
+        for e in range(self.spec.envs):
+            if not np.array_equal(observation[e], self.timestep.observation[r, e]):
+                raise self._broken(r, "it does not come back to where it was; was the checkpoint made with another version of ale-py?")
 
     def close(self) -> None:
         for machine in self.machines:
             machine.close()
+
+
+def at_once(work: Callable[[int], Any], runs: Iterable[int]) -> None:
+    """The work of all runs in threads: ALE leaves Python to others meanwhile."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(work, runs))

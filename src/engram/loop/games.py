@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from engram.loop.consoles import at_once
 from engram.tasks import Task
 from engram.tasks.atari import Arcade, threads
 from engram.types import Agent, Spec
 
-TOGETHER = 26
+TOGETHER = 20
 """consoles of a run"""
 
 
@@ -46,10 +47,16 @@ class Half:
         self.choose = _choose(agent, replace(spec, envs=self.count))
         self.scores = np.zeros((runs, episodes))
         self.number = np.tile(first + 2 * np.arange(self.count), (runs, 1))  # of the game that each console plays; at last past the end
-        begun = [m.reset(seed=_seeds(seed, own)) for m, seed, own in zip(self.machines, seeds, self.number, strict=True)]
-        self.observation, self.lives = np.stack([shown for shown, _ in begun]), np.stack([info["lives"] for _, info in begun])
+        self.observation, self.lives = np.zeros((runs, self.count, *spec.shape), np.uint8), np.zeros((runs, self.count), int)
+        at_once(self._begin, range(runs))
         self.first, self.steps = np.ones((runs, self.count), bool), 0
         self.sent: list[int] = []
+
+    def _begin(self, r: int) -> None:
+        """By seeds; the games that follow on a console go on with its own random numbers, since ALE takes long to seed one."""
+        numbers = [judging_seed(self.seeds[r], number) % 2**31 for number in self.number[r].tolist()]
+        self.observation[r], info = self.machines[r].reset(seed=np.array(numbers))
+        self.lives[r] = info["lives"]
 
     def is_playing(self) -> bool:
         return bool((self.number < self.episodes).any())
@@ -76,7 +83,7 @@ class Half:
         self.first[r] = over | ((info["lives"] < self.lives[r]) & life_ends)  # a trajectory ends where it does in training
         if over.any():
             number[over] += 2 * self.count
-            self.observation[r], info = self.machines[r].reset(seed=_seeds(self.seeds[r], number[over]), options={"reset_mask": over})
+            self.observation[r], info = self.machines[r].reset(options={"reset_mask": over})
         self.lives[r] = info["lives"]
 
 
@@ -96,10 +103,6 @@ def _choose(agent: Agent, spec: Spec):
 def judging_seed(seed: int, number: int) -> int:
     """Of an episode played by a trained agent: the second of the numbers drawn, since training begins its episodes by the first."""
     return int(np.random.SeedSequence([seed, number, 1]).generate_state(2)[1])
-
-
-def _seeds(seed: int, numbers: np.ndarray) -> np.ndarray:
-    return np.array([judging_seed(seed, number) % 2**31 for number in numbers.tolist()])
 
 
 def _arcade(task: Task) -> Arcade:
