@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engram import native
+from engram import gpu, native
 from engram.nearest import blockwise, nearest, portable, two_kernels
 
 pytestmark = pytest.mark.usefixtures("optimised")
@@ -29,8 +29,9 @@ SHAPES = [
     (600, 16, 4, 15),
     (513, 5, 3, 3),
     (2048, 2, 2, 3),
+    (3000, 16, 6, 7),  # three rounds of eight stretches of 128
 ]
-KINDS = ["spread", "grid", "twins", "cluster", "stored"]
+KINDS = ["spread", "grid", "twins", "cluster", "stored", "far", "apart"]
 
 
 WAYS = [portable, partial(blockwise, interpret=True), partial(two_kernels, interpret=True)] + [native.nearest] * native.is_available()
@@ -52,6 +53,10 @@ def table(kind, shape, random):
     if kind == "cluster":  # close together and far from 0
         centre = 30 * random.normal(size=dim)
         keys, queries = centre + 0.3 * keys, centre + 0.3 * queries
+    if kind == "far":  # so far from 0 that a product of two loses all digits of their distance
+        keys, queries = 1000 + 1e-3 * keys, 1000 + 1e-3 * queries
+    if kind == "apart":  # and so on either side of 0 that no centre helps
+        keys, queries = (300 * random.choice([-1, 1], (len(x), 1)) + x for x in (keys, queries))
     if kind == "stored":
         queries = keys[random.integers(0, size, count)]
     return keys.astype(np.float32), queries.astype(np.float32)
@@ -92,6 +97,82 @@ def test_it_finds_what_brute_force_finds(shape, kind, part, seed):
     filled = round(part * len(keys))
     for way in WAYS:
         agree(keys, filled, queries, shape[3], *search(shape[3], way)(keys, jnp.int32(filled), queries))
+
+
+kernels = partial(gpu.few, interpret=True)
+
+
+def in_order(keys, filled, queries, k):
+    """Squared distances and slots by brute force, for numbers whose squares and sums float32 holds exactly: equals as they are stored."""
+    with np.errstate(all="ignore"):
+        squares = np.sum((queries[:, None] - keys[None, :filled]) ** 2, axis=-1, dtype=np.float32)
+    squares = np.where(np.isnan(squares), np.inf, squares)
+    slots = np.argsort(squares, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(squares, slots, axis=1), slots
+
+
+def agree_in_order(keys, filled, queries, k, squares, slots):
+    expected, order = in_order(keys, filled, queries, k)
+    found = expected.shape[1]
+    np.testing.assert_array_equal(squares[:, :found], expected)
+    finite = np.isfinite(expected)
+    np.testing.assert_array_equal(np.asarray(slots)[:, :found][finite], order[finite])
+    assert np.isposinf(squares[:, found:]).all()
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 2**32 - 1), filled=st.integers(0, 3000), scale=st.sampled_from([-60, 0, 50]), away=st.sampled_from([0, 512]))
+@example(seed=0, filled=3000, scale=50, away=512)
+@example(seed=1, filled=0, scale=0, away=0)
+def test_of_equals_the_lower_slot_comes_first_in_whatever_stretch_it_lies(seed, filled, scale, away):
+    random = np.random.default_rng(seed)
+    keys, queries = (random.integers(-2, 3, (size, 3)) + away * random.choice([-1, 1], (size, 1)) for size in (3000, 6))
+    keys, queries = (2.0**scale * x.astype(np.float32) for x in (keys, queries))
+    agree_in_order(keys, filled, queries, 7, *search(7, kernels)(keys, jnp.int32(filled), queries))
+
+
+def test_numbers_too_large_to_be_squared_hide_no_neighbour():
+    random = np.random.default_rng(7)
+    keys = random.integers(-2, 3, (3000, 3)).astype(np.float32)
+    keys[random.integers(0, 3000, 900)] *= 2.0**62  # some of whose squares are numbers, and some not
+    keys[random.integers(0, 3000, 300)] *= 2.0**64
+    keys[[5, 700, 1400, 2999]] = np.array([np.nan, np.inf, np.finfo(np.float32).max, -np.inf])[:, None]
+    queries = np.concatenate([keys[:: 3000 // 20], np.full((1, 3), np.nan, np.float32)])
+    for asked in (queries, np.abs(queries), np.where(np.abs(queries) < 3, queries, 0)):
+        agree_in_order(keys, 3000, asked, 7, *search(7, kernels)(keys, jnp.int32(3000), asked))
+    keys[:], asked[:] = 0, 0
+    keys[:1024:128, 0] = 2.0**64 * 0.21875  # in the stretches looked at first
+    keys[1024::128, 0] = 2.0**64 * 1.25  # nearer, and nearer than it is long
+    asked[:, 0] = 2.0**64 * 0.75 * np.where(np.arange(len(asked)) % 2, 1, -1)
+    agree_in_order(keys, 3000, asked, 7, *search(7, kernels)(keys, jnp.int32(3000), asked))
+
+
+@pytest.mark.parametrize("dim", [5, 16])
+def test_errors_of_tensor_cores_as_large_as_they_can_be_hide_no_neighbour(monkeypatch, dim):
+    random, slack, exact = np.random.default_rng(8), gpu._slack(dim), gpu._product
+
+    def inexact(queries, keys):
+        product = exact(queries, keys)
+        lengths = jnp.sqrt(jnp.sum(queries**2, axis=1))[:, None] * jnp.sqrt(jnp.sum(keys**2, axis=1))
+        error = 0.7 * slack * lengths  # more than the products' share of the slack
+        return product + jnp.where(jnp.sin(1e4 * product[:, :1]) > 0, error, -error)  # one way in a stretch
+
+    keys, queries = (30 * random.choice([-1, 1], (size, 1)) + 0.5 * random.normal(size=(size, dim)) for size in (3000, 40))
+    keys, queries = keys.astype(np.float32), queries.astype(np.float32)
+    true = np.sort(distances_by_hand(keys, queries), axis=1)[:, :7]
+    monkeypatch.setattr(gpu, "_product", inexact)
+    agree(keys, 3000, queries, 7, *two_kernels(keys, jnp.int32(3000), queries, 7, interpret=True))
+    monkeypatch.setattr(gpu, "_slack", lambda _: 0.0)  # these keys can tell: who trusts the products misses neighbours
+    assert not np.allclose(two_kernels(keys, jnp.int32(3000), queries, 7, interpret=True)[0], true, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [{"tiles": 2}, {"asked": 16}, {"tiles": 4, "asked": 128}])
+def test_kernels_of_other_shapes_find_the_same(shape):
+    keys, queries = table("spread", (1000, 8, 70, 7), np.random.default_rng(9))
+    way = partial(kernels, **shape)
+    for filled in (130, 1000):
+        squares, slots = search(7, way)(keys, jnp.int32(filled), queries)
+        agree(keys, filled, queries, 7, np.sqrt(squares), slots)
 
 
 @pytest.mark.parametrize("way", WAYS)

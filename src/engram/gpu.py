@@ -4,7 +4,7 @@ ENGRAM_NATIVE=0 does without it.
 """
 
 import os
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,14 @@ NUMBERS = 8192
 
 
 @cache
-def is_available() -> bool:
-    """Whether the kernel runs on this machine's GPU: it takes a recent one, and a JAX that still has Triton."""
+def is_available(for_few: bool) -> bool:
+    """Whether the kernels run on this machine's GPU, those for few neighbours or that for many: they take a recent one, and a JAX that
+    still has Triton."""
     if os.environ.get("ENGRAM_NATIVE") == "0":
         return False
     try:
         one = jax.ShapeDtypeStruct((1, 1), jnp.float32)
-        jax.jit(squares).lower(one, jax.ShapeDtypeStruct((), jnp.int32), one).compile()
+        jax.jit(partial(few, k=1) if for_few else squares).lower(one, jax.ShapeDtypeStruct((), jnp.int32), one).compile()
     except Exception:  # whatever the reason, there is another way
         return False
     return True
@@ -77,79 +78,141 @@ def squares(
 
 
 WIDE = 128
-"""keys of which the first kernel of `few` finds the nearest"""
+"""keys in a stretch"""
 
 
 def few(
-    keys: Float[Array, "N H"], filled: Int[Array, ""], queries: Float[Array, "Q H"], k: int, interpret: bool = False
+    keys: Float[Array, "N H"],
+    filled: Int[Array, ""],
+    queries: Float[Array, "Q H"],
+    k: int,
+    interpret: bool = False,
+    tiles: int = 1,
+    asked: int = 64,
+    warps: tuple[int, int] = (4, 4),
+    stages: int = 3,
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
     """Squared distances and slots of the `k` nearest among the filled, nearest first, of equals the lower slot first; infinity where there
-    are none. One kernel finds how near the nearest of each WIDE keys is to each query; no distance is written. The `k` nearest lie in the
-    `k` stretches that come nearest, and the other kernel finds them there.
+    are none. One kernel bounds, by tensor cores, how near any of each stretch of WIDE keys can be to each query; no distance is written.
+    The other takes differences in the stretches that can be nearest, and then in others for as long as they can hold a nearer key.
+
+    A program of the first kernel holds `tiles` stretches and goes through all queries, `asked` at once.
     """
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
     (slots, dim), count = keys.shape, queries.shape[0]
-    columns = keys.T  # so that neighbours in memory are read together
-    rows, asked = 4 * WIDE, 16
-    stretches = pl.cdiv(slots, rows) * (rows // WIDE)
+    width = max(16, pl.next_power_of_2(dim))  # the least that tensor cores take
+    programs, blocks = pl.cdiv(slots, tiles * WIDE), pl.cdiv(count, asked)
+    stretches, taken = programs * tiles, max(8, pl.next_power_of_2(k))
+    slack = _slack(dim)
+    centre = jnp.nan_to_num(jnp.nanmean(queries, axis=0))  # whence the queries look shortest, so that products lose fewest digits
+    high, rest, norm = _parts(jnp.pad(queries - centre, ((0, blocks * asked - count), (0, width - dim))))
 
-    def distances(columns, queries, slot, query, is_there, is_asked):
-        total = jnp.zeros(jnp.broadcast_shapes(slot.shape, query.shape), jnp.float32)
-        for h in range(dim):
-            key = triton.load(columns.at[h, slot], mask=is_there, other=0.0)
-            ask = triton.load(queries.at[query, h], mask=is_asked, other=0.0)
-            total += (key - ask) ** 2
-        return jnp.where(is_there & (total == total), total, jnp.inf)  # a query that is no number has no neighbours
+    def coarse(keys, filled, centre, high, rest, minima):
+        first, column = pl.program_id(0) * tiles, jnp.arange(width)
 
-    def coarse(columns, filled, queries, minima):
-        first = pl.program_id(0) * rows
-        query = (pl.program_id(1) * asked + jnp.arange(asked))[:, None]
-
-        @pl.when(first < filled[0])
+        @pl.when(first * WIDE < filled[0])
         def _():
-            slot = (first + jnp.arange(rows))[None]
-            total = distances(columns, queries, slot, query, slot < filled[0], query < count)
-            lowest = jnp.min(total.reshape(asked, rows // WIDE, WIDE), axis=2)
-            stretch = (first // WIDE + jnp.arange(rows // WIDE))[None]
-            triton.store(minima.at[query, stretch], lowest, mask=jnp.broadcast_to(query < count, lowest.shape))
+            held = []
+            for tile in range(tiles):
+                slot = (first + tile) * WIDE + jnp.arange(WIDE)
+                is_there = (slot < filled[0])[:, None] & (column < dim)[None]
+                key = triton.load(keys.at[slot[:, None], column[None]], mask=is_there, other=0.0)
+                middle = triton.load(centre.at[column], mask=column < dim, other=0.0)
+                *key, norm = _parts(jnp.where(is_there, key - middle[None], 0.0))
+                norm = jnp.where(norm < jnp.inf, (1 - slack) * norm, -jnp.inf)  # a key too far to be bounded may be anywhere
+                held.append((*key, jnp.where(slot < filled[0], norm, jnp.inf)))
 
-    def fine(columns, filled, queries, minima, best, where):
+            def ask(block, _):
+                query = block * asked + jnp.arange(asked)
+                high_query, rest_query = (triton.load(part.at[query[:, None], column[None]]) for part in (high, rest))
+                for tile, (high_key, rest_key, norm) in enumerate(held):
+                    product = _product(high_query, rest_key) + _product(rest_query, high_key) + _product(high_query, high_key)
+                    triton.store(minima.at[query, first + tile], jnp.min(norm[None] - product, axis=1))
+
+            lax.fori_loop(0, blocks, ask, None)
+
+    def fine(columns, filled, queries, norm, minima, best, where):
         query = pl.program_id(0)
-        stretch = jnp.arange(pl.next_power_of_2(stretches))
-        lowest = triton.load(minima.at[query, stretch], mask=stretch * WIDE < filled[0], other=jnp.inf)
-        rank = jnp.arange(pl.next_power_of_2(k))
-        chosen = jnp.full(rank.shape, -1, jnp.int32)
-        for j in range(k):
-            low = jnp.min(lowest)
-            at = jnp.min(jnp.where(lowest == low, stretch, stretches))
-            chosen = jnp.where((rank == j) & (low < jnp.inf), at, chosen)
-            lowest = jnp.where(stretch == at, jnp.inf, lowest)
-        slot = chosen[:, None] * WIDE + jnp.arange(WIDE)[None]
-        is_there = (chosen[:, None] >= 0) & (slot < filled[0])
-        total = distances(columns, queries, slot, jnp.full(slot.shape, query), is_there, slot == slot)
-        for j in range(k):
-            low = jnp.min(total)
-            at = jnp.min(jnp.where(total == low, slot, slots))
-            best[query, j] = low
-            where[query, j] = at
-            total = jnp.where(slot == at, jnp.inf, total)
+        stretch, rank = jnp.arange(pl.next_power_of_2(stretches)), jnp.arange(taken)
+        is_there = stretch * WIDE < filled[0]
+        bound = norm[query] + triton.load(minima.at[query, stretch], mask=is_there, other=0.0)
+        bound = jnp.where(bound < jnp.inf, jnp.maximum(bound, 0.0), 0.0)  # what is too large to be bounded is looked at
+        bound = jnp.where(is_there & (norm[query] == norm[query]), bound, jnp.inf)  # a query that is no number has no neighbours
+
+        def lowest(bound):
+            low = jnp.min(bound)
+            return low, jnp.min(jnp.where(bound == low, stretch, stretches))
+
+        def may_be_nearer(state):  # equals are no matter: bounds lie below distances, and of stretches with bound 0 the lower come first
+            _, low, _, _, _, worst = state
+            return low < worst
+
+        def look(state):
+            bound, low, at, near, found, worst = state
+            chosen = jnp.full(taken, -1, jnp.int32)
+            for j in range(taken):
+                chosen = jnp.where((rank == j) & (low < jnp.inf), at, chosen)
+                bound = jnp.where(stretch == at, jnp.inf, bound)
+                low, at = lowest(bound)
+            slot = chosen[:, None] * WIDE + jnp.arange(WIDE)[None]
+            is_there = (chosen[:, None] >= 0) & (slot < filled[0])
+            total = jnp.zeros(slot.shape, jnp.float32)
+            for h in range(dim):
+                total += (triton.load(columns.at[h, slot], mask=is_there, other=0.0) - queries[query, h]) ** 2
+            total = jnp.where(is_there & (total == total), total, jnp.inf)
+            old, old_found = near, found
+            for j in range(k):  # the smallest of those found before and now
+                worst = jnp.minimum(jnp.min(old), jnp.min(total))
+                last = jnp.minimum(jnp.min(jnp.where(old == worst, old_found, slots)), jnp.min(jnp.where(total == worst, slot, slots)))
+                old, total = jnp.where(old_found == last, jnp.inf, old), jnp.where(slot == last, jnp.inf, total)
+                near, found = jnp.where(rank == j, worst, near), jnp.where(rank == j, last, found)
+            return bound, low, at, near, found, worst
+
+        nothing = jnp.full(taken, jnp.inf), jnp.full(taken, slots), jnp.float32(jnp.inf)
+        _, _, _, near, found, _ = lax.while_loop(may_be_nearer, look, (bound, *lowest(bound), *nothing))
+        triton.store(best.at[query, rank], near, mask=rank < k)
+        triton.store(where.at[query, rank], found, mask=rank < k)
 
     minima = pl.pallas_call(
         coarse,
-        out_shape=jax.ShapeDtypeStruct((count, stretches), jnp.float32),
-        grid=(pl.cdiv(slots, rows), pl.cdiv(count, asked)),
-        compiler_params=triton.CompilerParams(num_warps=4, num_stages=1),
+        out_shape=jax.ShapeDtypeStruct((blocks * asked, stretches), jnp.float32),
+        grid=(programs,),
+        compiler_params=triton.CompilerParams(num_warps=warps[0], num_stages=stages),
         name="coarse",
         interpret=interpret,
-    )(columns, filled[None], queries)
+    )(keys, filled[None], centre, 2 * high, 2 * rest)
     best, where = pl.pallas_call(
         fine,
         out_shape=[jax.ShapeDtypeStruct((count, k), jnp.float32), jax.ShapeDtypeStruct((count, k), jnp.int32)],
         grid=(count,),
-        compiler_params=triton.CompilerParams(num_warps=4, num_stages=1),
+        compiler_params=triton.CompilerParams(num_warps=warps[1], num_stages=1),
         name="fine",
         interpret=interpret,
-    )(columns, filled[None], queries, minima)
+    )(keys.T, filled[None], queries, (1 - slack) * norm - 1e-30, minima)  # 1e-30 is more than underflow takes
     return best, where
+
+
+def _slack(dim: int) -> float:
+    """Part of |q|^2 + |k|^2 by which |q|^2 + |k|^2 - 2 q.k of tensor cores, of q and k seen from a centre, is at most above the squared
+    distance as differences give it, both in float32.
+
+    In units of 2^-24: the centre's differences err by 4, the squared distance by differences by 2 dim + 4, |q|^2 and |k|^2 by dim, the
+    parts of q and k by 8 (2 for what tensor cores cut off either rest, 4 for the product of the rests), their products' sum by 9 dim + 9
+    (tensor cores cut 3 dim products and, with every 4 or more of them, a sum so far and a new one, each after 23 bits of the largest),
+    what is added at the end by 7. This is 12 dim + 32, and 32 are to spare.
+    """
+    return (12 * dim + 64) * 2.0**-24
+
+
+def _parts(x: Float[Array, "n H"]) -> tuple[Float[Array, "n H"], Float[Array, "n H"], Float[Array, "n"]]:
+    """Rows as a sum of two, of which tensor cores take the first as it is, and their squared lengths. Rows too long to be squared are 0."""
+    norm = jnp.sum(x**2, axis=1)
+    x = jnp.where((norm < jnp.inf)[:, None], x, 0.0)
+    high = lax.bitcast_convert_type((lax.bitcast_convert_type(x, jnp.int32) + 4096) & -8192, jnp.float32)  # the nearest with 11 bits
+    return high, x - high, norm
+
+
+def _product(queries: Float[Array, "q H"], keys: Float[Array, "n H"]) -> Float[Array, "q n"]:
+    return jnp.dot(queries, keys.T, precision=lax.Precision.HIGH)  # by tensor cores, which take 11 bits of a number

@@ -29,7 +29,7 @@ def nearest(
     device = platform()
     if device == "cpu" and native.is_available():
         return native.nearest(keys, filled, queries, k)
-    if device == "gpu" and gpu.is_available():
+    if device == "gpu" and gpu.is_available(k <= FEW):
         return (two_kernels if k <= FEW else blockwise)(keys, filled, queries, k)
     return portable(keys, filled, queries, k)
 
