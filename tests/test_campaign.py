@@ -35,7 +35,7 @@ def measured(results, job, speed):
     """A row as if the job had been trained at so many steps a second."""
     job.file(results).parent.mkdir(parents=True, exist_ok=True)
     row = {"agent": job.agent, "game": job.game, "steps": job.steps, "steps_per_second": speed} | describe_machine()
-    row |= {"runs_in_one_program": 2, "judging_seconds": 40.0}
+    row |= {"runs_in_one_program": 2, "judging_seconds": 40.0, "test": job.test}
     job.file(results).write_text(json.dumps(row))
 
 
@@ -54,7 +54,7 @@ def test_runs_of_one_kind_share_a_program_as_far_as_time_and_memory_allow(tmp_pa
     assert names(next_batch(tmp_path, 600, 8, PLAN)) == ["breakout-dqn-0k-0", "pong-dqn-0k-1"]
     assert names(next_batch(tmp_path, 600, 1, PLAN)) == ["breakout-dqn-0k-0"]
     assert next_batch(tmp_path, 10, 8, PLAN) is None  # not even compiled by then
-    for job in PLAN[:3]:
+    for job in (*PLAN[:3], Job("dqn", "breakout", 1_600_000, 0)):
         measured(tmp_path, job, 1_000.0)
     # compilation, 1,600,000 steps at 1,000 a second, and as much judging as a run took
     assert next_batch(tmp_path, 1_700, 8, PLAN) is None

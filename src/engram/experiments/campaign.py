@@ -6,8 +6,10 @@ time, as many in one program as fit; a run that is stopped goes on when the same
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +27,7 @@ from engram.policy import without_learning
 from engram.provenance import describe_machine, memory_size
 from engram.records import replacing, write_json
 from engram.scores import Scores
-from engram.tasks import find
+from engram.tasks import Task, find
 from engram.tasks.atari import PROTOCOLS, SKIP
 from engram.types import Agent, Spec
 
@@ -36,7 +38,7 @@ BETAS = (0.1, 0.5, 0.9)
 """fixed weights of the paper's ablation on River Raid; it names 0.1, the best there"""
 SHORT, LONG = 100_000, 2_500_000
 """agent steps: 400,000 and 10 million emulator frames"""
-VALIDATIONS, FEW_VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 2, 5, 100
+VALIDATIONS, FEW_VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 2, 10, 100
 """few are those of short runs"""
 SPEED_ALONE, SPEED_AT_MOST = 4_000.0, 9_000.0
 """agent steps a second of one run and, at most, of several in one program, on an H200, where nothing was measured yet"""
@@ -72,6 +74,12 @@ class Job:
     def validations(self) -> int:
         return VALIDATIONS if self.steps > SHORT else FEW_VALIDATIONS
 
+    @property
+    def test(self) -> str:
+        """How it is judged."""
+        played = f"whole games, unclipped, epsilon {PROTOCOLS['classic'].epsilon}"
+        return f"{played}, the policy that did best of {self.validations} validations of {VALIDATION_GAMES} games each"
+
     def file(self, results: Path) -> Path:
         return results / "atari" / f"{self.name}.json"
 
@@ -92,8 +100,8 @@ def agent_of(job: Job) -> Agent:
 class Best:
     """Of each run the policy that did best in validation; a few whole games, several times in a training."""
 
-    def __init__(self, agent: Agent, spec: Spec, seeds: Sequence[int], validations: int):
-        self.agent, self.spec, self.seeds, self.count = agent, spec, seeds, validations
+    def __init__(self, agent: Agent, spec: Spec, tasks: Sequence[Task], seeds: Sequence[int], validations: int):
+        self.agent, self.spec, self.tasks, self.seeds, self.count = agent, spec, tasks, seeds, validations
         self.every = max(1, spec.iterations // validations)
         self.scores = np.full(len(seeds), -np.inf)
         self.states: PyTree = ()
@@ -105,6 +113,10 @@ class Best:
         self.states = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), without_learning(driver.template()[0].agent))
         self.past = np.full((self.count + 1, len(self.seeds)), np.nan)
 
+    @cached_property
+    def judge(self) -> games.Judge:
+        return games.Judge(self.agent, self.spec, self.tasks)
+
     def mark(self, driver: Any) -> None:
         if self.began:  # up to the first point of the curve it compiles
             self.compiling += time.monotonic() - self.began
@@ -114,7 +126,7 @@ class Best:
             return
         began = time.monotonic()
         states = without_learning(driver.carry.agent)
-        found = games.scores(self.agent, self.spec, states, driver.tasks, [seed + 10_000 for seed in self.seeds], VALIDATION_GAMES)
+        found = self.judge.scores(states, [seed + 10_000 for seed in self.seeds], VALIDATION_GAMES)
         self.past[now] = found.mean(axis=1)
         better = found.mean(axis=1) > self.scores
         self.scores = np.where(better, found.mean(axis=1), self.scores)
@@ -164,7 +176,8 @@ def speed(agent: str, runs: int, known: Sequence[dict[str, Any]]) -> float:
 
 def needed(job: Job, runs: int, known: Sequence[dict[str, Any]]) -> float:
     """Seconds for so many runs like this one in a program: compiling, training and judging them."""
-    judging = max((row["judging_seconds"] / row["runs_in_one_program"] for row in known if row["agent"] == job.agent), default=JUDGING)
+    alike = [row for row in known if (row["agent"], row["test"]) == (job.agent, job.test)]
+    judging = max((row["judging_seconds"] / row["runs_in_one_program"] for row in alike), default=JUDGING)
     return COMPILATION + job.steps * runs / speed(job.agent, runs, known) + judging * runs
 
 
@@ -236,13 +249,14 @@ def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float) -> None
     """Trains runs of one kind in one program, judges them, and writes their rows."""
     agent, spec, seeds = agent_of(jobs[0]), joint(jobs), [job.seed for job in jobs]
     tasks = [find(f"atari:{job.game}", job.steps) for job in jobs]
-    best = Best(agent, spec, seeds, jobs[0].validations)
+    best = Best(agent, spec, tasks, seeds, jobs[0].validations)
     label = f"atari {jobs[0].agent} {jobs[0].steps * SKIP:,} frames"
 
     def judge(scores: Scores, seconds: float) -> None:
         compiling, judging, began = float(best.compiling[0]), float(best.judging[0]), time.monotonic()
         training = seconds - judging
-        tested = games.scores(agent, spec, best.states, tasks, seeds, TEST_GAMES)
+        tested = best.judge.scores(best.states, seeds, TEST_GAMES)
+        best.judge.close()
         spent = {
             "runs_in_one_program": len(jobs),
             "steps_per_second": jobs[0].steps * len(jobs) / max(training - compiling, training / 4),
@@ -265,13 +279,18 @@ def row(job: Job, agent: Agent, tested: np.ndarray, curve: tuple, past: np.ndarr
         "protocol": asdict(protocol),
         "test_score": float(tested.mean()),
         "test_games": tested.tolist(),
-        "test": f"whole games, unclipped, epsilon {protocol.epsilon}, the policy that did best of {job.validations} validations of "
-        f"{VALIDATION_GAMES} games each",
+        "test": job.test,
         "training_score": float(curve[1][-1]),
         "validation": past.tolist(),
         "curve": {"steps": np.asarray(curve[0]).tolist(), "score": [float(f"{x:.6g}") for x in curve[1]]},
         "options": asdict(agent),  # pyright: ignore[reportArgumentType]
     } | describe_machine()
+
+
+def judged(known: Sequence[dict[str, Any]]) -> str:
+    """By what games scores came about."""
+    kinds = Counter(row["test"] for row in known)
+    return "; ".join(f"{kind} ({count} runs)" for kind, count in sorted(kinds.items())) or "no run is done yet"
 
 
 def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
@@ -304,9 +323,7 @@ def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
 # Atari
 
 Written by `engram campaign atari`; never by hand. Agent steps are a quarter of the emulator frames. Classic protocol:
-{PROTOCOLS["classic"].about}. *Test score*: mean of {TEST_GAMES} whole games, unclipped, with random actions with probability
-{PROTOCOLS["classic"].epsilon}, of the policy that did best in {VALIDATIONS} validations of {VALIDATION_GAMES} games ({FEW_VALIDATIONS}
-in runs of {SHORT * SKIP:,} frames); mean of the seeds.
+{PROTOCOLS["classic"].about}. *Test score*: mean of {TEST_GAMES} games and of the seeds; {judged(known)}.
 *Training score*: mean of the last 10 games of training. *Human-normalised*: by the constants of DQN Zoo (`src/engram/data`).
 
 {markdown(head, lines)}{scoreboard.sections(known)}"""

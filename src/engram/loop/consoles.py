@@ -27,7 +27,9 @@ class Consoles(Host):
         """the number of the game that a console was last seeded for"""
 
     def _make(self) -> None:
-        self.machines = [self._arcade(r).machine(self.spec.envs, threads(len(self.seeds))) for r in range(len(self.seeds))]
+        self.machines = [  # one after another: ALE holds Python meanwhile
+            self._arcade(r).machine(self.spec.envs, threads(len(self.seeds))) for r in range(len(self.seeds))
+        ]
         self.lives = np.zeros((len(self.seeds), self.spec.envs), np.int64)
 
     def _arcade(self, r: int) -> Any:

@@ -1,7 +1,8 @@
 """Any Gymnasium environment: R runs of E environments in lockstep, the environments stepping while the device learns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
@@ -80,8 +81,19 @@ class Host:
 
     def start(self) -> None:
         self.carry = jax.jit(self.program.init)(jnp.array(self.seeds, jnp.uint32))
-        self._make()
+        with self._compiling():
+            self._make()
         self._begin()
+
+    @contextmanager
+    def _compiling(self) -> Iterator[None]:
+        """Both programs are compiled in other threads: to make environments may take as long."""
+        compilers = self._act.compiler(self.arrays, *joined(self.timestep)), self._learn.compiler(self.arrays)
+        with ThreadPoolExecutor(2) as pool:
+            waiting = [pool.submit(compiler) for compiler in compilers]
+            yield
+        for one in waiting:
+            one.result()
 
     def _begin(self) -> None:
         """Begins the first episodes."""
@@ -197,7 +209,8 @@ class Host:
         self.carry, self.timestep, self.score, self.episode = tree
         self.iteration = int(self.carry.step)
         self.taken = dict(zip(self.places, notes["taken"], strict=True))
-        self._make()
+        with self._compiling():
+            self._make()
         self._return()
 
     def _return(self) -> None:

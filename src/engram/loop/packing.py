@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import eval_jaxpr
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
-from engram.loop.program import Carry
 from engram.networks import width
 from engram.types import Spec, TimeStep
 
@@ -20,15 +19,15 @@ Arrays = tuple[Array, ...]
 
 
 class Packing:
-    """A carry as a tuple of plain arrays and back: to flatten modules and keys in Python at every call costs more than an update."""
+    """A tree as a tuple of plain arrays and back: to flatten modules and keys in Python at every call costs more than an update."""
 
-    def __init__(self, structure: Carry):
+    def __init__(self, structure: PyTree):
         self.leaves, self.tree = jax.tree.flatten(structure)
 
-    def pack(self, carry: Carry) -> Arrays:
-        return tuple(jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(carry))
+    def pack(self, tree: PyTree) -> Arrays:
+        return tuple(jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(tree))
 
-    def unpack(self, arrays: Arrays) -> Carry:
+    def unpack(self, arrays: Arrays) -> PyTree:
         pairs = zip(self.leaves, arrays, strict=True)
         return jax.tree.unflatten(self.tree, [jax.random.wrap_key_data(x) if _is_key(leaf) else x for leaf, x in pairs])
 
@@ -46,13 +45,22 @@ class InPlace:
         self.changes: list[bool] = []
 
     def __call__(self, arrays: Arrays, *more: Any) -> tuple[Arrays, Arrays]:
-        if not self.changes:
-            self._compile(arrays, more)
-        changing, kept = (list(compress(arrays, which)) for which in (self.changes, map(not_, self.changes)))
+        changing, kept = self._sides(arrays, more)
         new, further = self.run(changing, kept, more)
         return self._merged(new, kept), further
 
-    def _compile(self, arrays: Arrays, more: tuple[Any, ...]) -> None:
+    def compiler(self, arrays: Arrays, *more: Any) -> Callable[[], Any]:
+        """What compiles it for arrays like these, in whatever thread; the first call needs not do so then."""
+        sides = self._sides(arrays, more)
+        return self.run.lower(*sides, more).compile
+
+    def _sides(self, arrays: Arrays, more: tuple[Any, ...]) -> list[list[Array]]:
+        """What is changed, and what is kept."""
+        if not self.changes:
+            self._trace(arrays, more)
+        return [list(compress(arrays, which)) for which in (self.changes, map(not_, self.changes))]
+
+    def _trace(self, arrays: Arrays, more: tuple[Any, ...]) -> None:
         program, count = jax.make_jaxpr(self.function)(arrays, *more), len(arrays)
         pairs = zip(program.jaxpr.invars[:count], program.jaxpr.outvars[:count], strict=True)
         self.changes = [into is not out for into, out in pairs]
