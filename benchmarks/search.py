@@ -74,13 +74,13 @@ def tables(result: dict) -> list[Table]:
     by_case: dict[tuple, dict[str, dict]] = {}
     for m in result["measured"]:
         by_case.setdefault((m["runs"], m["queries"], m["slots"], m["k"]), {})[m.get("search", "failed")] = m
-    rows = []
+    rows, ways = [], [name for name in GPU_WAYS if any(name in found for found in by_case.values())]
     for case, found in by_case.items():
         if "failed" in found:
-            rows.append([*map(number, case), "not measured: " + found["failed"]["failed"], "", "", "", ""])
+            rows.append([*map(number, case), "not measured: " + found["failed"]["failed"], "", "", *("" for _ in ways)])
         else:
             ours, theirs = (1e3 * seconds(found[name]) for name in ("engram", "plain"))
-            others = [f"{1e3 * seconds(found[name]):.3f}" if name in found else "–" for name in GPU_WAYS]
+            others = [f"{1e3 * seconds(found[name]):.3f}" if name in found else "–" for name in ways]
             rows.append([*map(number, case), f"{ours:.3f}", f"{theirs:.3f}", f"{theirs / ours:.1f}", *others])
-    columns = ["runs", "queries Q", "slots N", "K", "Engram, ms", "top_k, ms", "times faster", *(f"{name}, ms" for name in GPU_WAYS)]
+    columns = ["runs", "queries Q", "slots N", "K", "Engram, ms", "top_k, ms", "times faster", *(f"{name}, ms" for name in ways)]
     return [Table("Search for the nearest neighbours", columns, rows, result["protocol"])]
