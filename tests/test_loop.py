@@ -398,17 +398,18 @@ def test_what_a_function_leaves_as_it_is_does_not_pass_through_it():
 
     def function(arrays, more):
         seen.append(arrays)
-        a, b, _ = arrays
-        return (a + more, b, a), (a.sum() + b.sum(),)
+        a, b, _, d, e = arrays
+        return (a + more, b, a, d, e), (a.sum() + b.sum(), e)
 
     compiled = loop.packing.InPlace(function)
-    arrays = jnp.arange(3.0), jnp.ones(2), jnp.zeros(3)
-    (a, b, c), (total,) = compiled(arrays, np.float32(2))
-    assert compiled.changes == [True, False, True]  # the third is changed: it becomes another of them
-    assert b is arrays[1]
+    arrays = jnp.arange(3.0), jnp.ones(2), jnp.zeros(3), jnp.ones(4), jnp.ones(5)
+    (a, b, c, d, e), (total, seen_too) = compiled(arrays, np.float32(2))
+    assert compiled.changes == [True, False, True, False, False]  # the third is changed: it becomes another of them
+    assert compiled.reads == [False, True, False, False, True]  # nobody needs the fourth
+    assert (b is arrays[1], d is arrays[3], e is arrays[4], seen_too.tolist()) == (True, True, True, [1] * 5)
     assert arrays[0].is_deleted()
     assert (a.tolist(), c.tolist(), float(total)) == ([2, 3, 4], [0, 1, 2], 5)
-    (a, _, c), _ = compiled((a, b, c), np.float32(1))
+    (a, _, c, _, _), _ = compiled((a, b, c, d, e), np.float32(1))
     assert (a.tolist(), c.tolist(), len(seen)) == ([3, 4, 5], [2, 3, 4], 1)
 
 

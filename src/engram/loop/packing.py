@@ -3,7 +3,6 @@ host."""
 
 from collections.abc import Callable, Sequence
 from itertools import compress
-from operator import not_
 from typing import Any
 
 import jax
@@ -38,42 +37,47 @@ def _is_key(leaf: Any) -> bool:
 
 class InPlace:
     """A function from a tuple of arrays and further ones to such a tuple and further ones, compiled. What it changes in the tuple is
-    changed in place; what it leaves as it is does not pass through."""
+    changed in place; what it leaves as it is does not come out again, and what it does not need does not go in."""
 
     def __init__(self, function: Callable[..., tuple[Arrays, Arrays]]):
         self.function = function
         self.changes: list[bool] = []
+        self.reads: list[bool] = []
+        """of what it leaves as it is"""
 
     def __call__(self, arrays: Arrays, *more: Any) -> tuple[Arrays, Arrays]:
-        changing, kept = self._sides(arrays, more)
-        new, further = self.run(changing, kept, more)
-        return self._merged(new, kept), further
+        sides = self._sides(arrays, more)
+        new, further = self.run(*sides, more)
+        changed = iter(new)
+        return tuple(next(changed) if changes else x for x, changes in zip(arrays, self.changes, strict=True)), further
 
     def compiler(self, arrays: Arrays, *more: Any) -> Callable[[], Any]:
         """What compiles it for arrays like these, in whatever thread; the first call needs not do so then."""
         sides = self._sides(arrays, more)
         return self.run.lower(*sides, more).compile
 
-    def _sides(self, arrays: Arrays, more: tuple[Any, ...]) -> list[list[Array]]:
-        """What is changed, and what is kept."""
+    def _sides(self, arrays: Arrays, more: tuple[Any, ...]) -> tuple[list[Array], list[Array]]:
+        """What is changed, and what is only read."""
         if not self.changes:
             self._trace(arrays, more)
-        return [list(compress(arrays, which)) for which in (self.changes, map(not_, self.changes))]
+        return list(compress(arrays, self.changes)), list(compress(arrays, self.reads))
 
     def _trace(self, arrays: Arrays, more: tuple[Any, ...]) -> None:
         program, count = jax.make_jaxpr(self.function)(arrays, *more), len(arrays)
-        pairs = zip(program.jaxpr.invars[:count], program.jaxpr.outvars[:count], strict=True)
-        self.changes = [into is not out for into, out in pairs]
+        into, out = program.jaxpr.invars[:count], program.jaxpr.outvars
+        self.changes = [before is not after for before, after in zip(into, out[:count], strict=True)]
+        read = [*(x for step in program.jaxpr.eqns for x in step.invars), *compress(out, self.changes), *out[count:]]
+        needed = set(map(id, read))
+        self.reads = [id(x) in needed and not changes for x, changes in zip(into, self.changes, strict=True)]
 
-        def run(changing, kept, more):
-            found = eval_jaxpr(program.jaxpr, program.consts, *self._merged(changing, kept), *more)
-            return list(compress(found[:count], self.changes)), tuple(found[count:])
+        def run(changing, reading, more):
+            sides = iter(changing), iter(reading)
+            which = zip(self.changes, self.reads, strict=True)
+            given = [next(sides[0]) if changes else next(sides[1]) if reads else None for changes, reads in which]
+            found = eval_jaxpr(program.jaxpr, program.consts, *given, *more)
+            return list(compress(found, self.changes)), tuple(found[count:])
 
         self.run = jax.jit(run, donate_argnums=0)
-
-    def _merged(self, changing: Sequence[Array], kept: Sequence[Array]) -> Arrays:
-        sides = {True: iter(changing), False: iter(kept)}
-        return tuple(next(sides[changes]) for changes in self.changes)
 
 
 def joined(timestep: TimeStep) -> tuple[np.ndarray, ...]:
