@@ -27,6 +27,7 @@ def small(monkeypatch):
 
     monkeypatch.setattr(campaign, "agent_of", agent_of)
     monkeypatch.setattr("engram.tasks.atari.LONGEST", 400)
+    monkeypatch.setattr(campaign.games, "TOGETHER", 2)
     for name, value in {"VALIDATIONS": 4, "VALIDATION_GAMES": 1, "TEST_GAMES": 3}.items():
         monkeypatch.setattr(campaign, name, value)
 

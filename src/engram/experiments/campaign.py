@@ -115,7 +115,7 @@ class Best:
 
     @cached_property
     def judge(self) -> games.Judge:
-        return games.Judge(self.agent, self.spec, self.tasks)
+        return games.Judge(self.agent, self.spec, self.tasks, games.TOGETHER)
 
     def mark(self, driver: Any) -> None:
         if self.began:  # up to the first point of the curve it compiles

@@ -41,7 +41,7 @@ EXPERIMENTS = {
         planned(
             "atari",
             "Tables 1 and 2, learning curves, and River Raid's ablation",
-            "its runs are not there yet",
+            "`engram campaign atari` trains it in stretches, of which most are still to come",
             (9, "On River Raid dynamic consolidation reaches nearly 7,000, the best fixed weight less than 3,000."),
             (11, "MBEC++ is the best of its table in about half of the games."),
         ),

@@ -31,7 +31,7 @@ def scores(
 class Judge:
     """The consoles of R runs, to play whole games on again and again: ALE takes a tenth of a second to make one."""
 
-    def __init__(self, agent: Agent, spec: Spec, tasks: Sequence[Task], consoles: int = TOGETHER):
+    def __init__(self, agent: Agent, spec: Spec, tasks: Sequence[Task], consoles: int):
         self.agent, self.arcades, self.count = agent, [_arcade(task) for task in tasks], -(-consoles // 2)
         self.spec = replace(spec, envs=self.count)
         busy = 4 * threads(2 * len(tasks))  # where some of the machines are done sooner
