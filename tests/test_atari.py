@@ -167,7 +167,7 @@ def test_games_come_back_whether_they_were_seeded_or_followed_others(monkeypatch
     monkeypatch.setattr("engram.loop.consoles.SEEDED", seeded)
     driver, _, returns = played(make("random"), ["atari:breakout-modern"], [3], 300)
     assert (~np.isnan(returns)).any(axis=0).all()  # every console has begun a second game, or a third
-    assert (driver.seeded > 0).all() == (seeded == 30)
+    assert ((driver.seeded > 0) == (seeded == 30)).all()
     again = loop.driver(make("random"), driver.tasks, driver.seeds, driver.spec)
     tree, notes = driver.save()
     again.restore(jax.tree.map(copy, tree), deepcopy(notes))
@@ -259,6 +259,15 @@ def test_whole_games_are_scored_alike_alone_and_among_others(judged):
     assert (together == together.astype(int)).all()
     alone = games.scores(SMALL, driver.spec, jax.tree.map(lambda x: x[1:], driver.carry.agent), driver.tasks[1:], [1], 3)
     np.testing.assert_array_equal(alone[0], together[1])
+
+
+def test_consoles_that_have_judged_judge_again_as_new_ones(judged):
+    driver, found = judged
+    judge = games.Judge(SMALL, driver.spec, driver.tasks, games.TOGETHER)
+    states = jax.tree.map(np.asarray, driver.carry.agent)
+    judge.scores(states, [5, 6], 1)
+    np.testing.assert_array_equal(judge.scores(states, [0, 1], 3), found)
+    judge.close()
 
 
 def test_playing_leaves_the_training_as_it_was(judged):

@@ -28,7 +28,7 @@ def small(monkeypatch):
     monkeypatch.setattr(campaign, "agent_of", agent_of)
     monkeypatch.setattr("engram.tasks.atari.LONGEST", 400)
     monkeypatch.setattr(campaign.games, "TOGETHER", 2)
-    for name, value in {"VALIDATIONS": 4, "VALIDATION_GAMES": 1, "TEST_GAMES": 3}.items():
+    for name, value in {"FEW_VALIDATIONS": 4, "VALIDATION_GAMES": 1, "TEST_GAMES": 3}.items():
         monkeypatch.setattr(campaign, name, value)
 
 
@@ -57,11 +57,11 @@ def test_runs_of_one_kind_share_a_program_as_far_as_time_and_memory_allow(tmp_pa
     assert next_batch(tmp_path, 10, 8, PLAN) is None  # not even compiled by then
     for job in (*PLAN[:3], Job("dqn", "breakout", 1_600_000, 0)):
         measured(tmp_path, job, 1_000.0)
-    # compilation, 1,600,000 steps at 1,000 a second, and as much judging as a run took
-    assert next_batch(tmp_path, 1_700, 8, PLAN) is None
-    batch = next_batch(tmp_path, 1_720, 8, PLAN)
+    # compilation, 1,600,000 steps at 500 a second, half of what two runs together had, and as much judging as a run took
+    assert next_batch(tmp_path, 3_300, 8, PLAN) is None
+    batch = next_batch(tmp_path, 3_320, 8, PLAN)
     assert batch is not None
-    assert batch.seconds == pytest.approx(90 + 1_600 + 20)
+    assert batch.seconds == pytest.approx(90 + 3_200 + 20)
 
 
 def test_a_stretch_adds_rows_and_says_what_is_left(tmp_path, small):

@@ -393,6 +393,19 @@ def test_a_replay_that_ends_early_is_not_played_on():
 # What goes in and out of compiled functions
 
 
+def test_what_was_compiled_in_a_thread_is_not_compiled_again():
+    compiled = loop.packing.InPlace(lambda arrays, more: ((jnp.sin(arrays[0]) + more,), ()))
+    arrays, durations = (jnp.ones(3),), []
+    compiled.compiler(arrays, np.float32(1))()
+    jax.monitoring.register_event_duration_secs_listener(lambda event, _, **__: durations.append(event))
+    try:
+        for _ in range(2):
+            arrays, _ = compiled(arrays, np.float32(1))
+    finally:
+        jax.monitoring.clear_event_listeners()
+    assert not [event for event in durations if "backend_compile" in event]
+
+
 def test_what_a_function_leaves_as_it_is_does_not_pass_through_it():
     seen = []
 

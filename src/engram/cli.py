@@ -119,7 +119,7 @@ class Campaign:
     most: Count = 30
     """runs in one program"""
     only: str = ""
-    """only runs that have this in their names, such as pong, dqn or 400k"""
+    """only runs that have this in their names, such as pong, dqn or 400k; what was stopped goes on first"""
     results: str = "results"
     """where the ledger lies"""
     scratch: str = "runs/campaign"

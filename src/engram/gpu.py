@@ -24,7 +24,7 @@ def is_available(for_few: bool) -> bool:
     if os.environ.get("ENGRAM_NATIVE") == "0":
         return False
     try:
-        one = jax.ShapeDtypeStruct((1, 1), jnp.float32)
+        one = jax.ShapeDtypeStruct((1, 32 if for_few else 1), jnp.float32)
         jax.jit(partial(few, k=1) if for_few else squares).lower(one, jax.ShapeDtypeStruct((), jnp.int32), one).compile()
     except Exception:  # whatever the reason, there is another way
         return False

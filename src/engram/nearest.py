@@ -13,8 +13,8 @@ from engram.gpu import BLOCK
 
 SHORTEST = 4096
 """slots below which a table is searched whole"""
-FEW = 8
-"""neighbours up to which a GPU searches by two kernels"""
+FEW, SLIM = 8, 32
+"""neighbours, and numbers of a key, up to which a GPU searches by two kernels"""
 
 
 def nearest(
@@ -29,8 +29,9 @@ def nearest(
     device = platform()
     if device == "cpu" and native.is_available():
         return native.nearest(keys, filled, queries, k)
-    if device == "gpu" and gpu.is_available(k <= FEW):
-        return (two_kernels if k <= FEW else blockwise)(keys, filled, queries, k)
+    is_small = k <= FEW and keys.shape[1] <= SLIM
+    if device == "gpu" and gpu.is_available(is_small):
+        return (two_kernels if is_small else blockwise)(keys, filled, queries, k)
     return portable(keys, filled, queries, k)
 
 

@@ -139,9 +139,10 @@ class Training:
             for p, step in enumerate(steps)
         ]
 
-    def run(self, watch: Callable[[Progress], None]) -> Result:
-        """Trains to the end. Ctrl-C, a broken environment or a loss that is no number stop it, with what was learnt saved."""
+    def run(self, begin: Callable[[], None], watch: Callable[[Progress], None]) -> Result:
+        """Begins, and trains to the end. Ctrl-C, a broken environment or a loss that is no number stop it, with what was learnt saved."""
         with self.folder.alone() if self.folder else nullcontext(), _interrupts() as interrupted:
+            begin()
             while self.driver.iteration < self.spec.iterations:
                 self._advance(interrupted)
                 watch(self._progress())
@@ -155,7 +156,7 @@ class Training:
         wanted = min(self.scores.interval - done % self.scores.interval, self.spec.iterations - done)
         began = time.monotonic()
         self.scores.add(self.driver.advance(wanted, interrupted))
-        if self.is_compiled:  # which the first stretch does
+        if self.is_compiled:  # which it is after the first stretch at the latest
             self.seconds += time.monotonic() - began
             self.trained += self.driver.iteration - done
         self.is_compiled = True
@@ -285,8 +286,7 @@ def train(
     training.check_size()
     if out is not None:
         training.folder = records.create(out, _config(agent, task, numbers, task.steps, spec, host))
-    training.driver.start()
-    return training.run(watch)
+    return training.run(training.driver.start, watch)
 
 
 def resume(
@@ -296,8 +296,7 @@ def resume(
 ) -> Result:
     """Goes on where a training stopped, exactly. A task that was a function must be given again."""
     training = reopen(path, task)
-    training.restore()
-    return training.run(watch)
+    return training.run(training.restore, watch)
 
 
 def reopen(

@@ -168,16 +168,22 @@ def rows(results: Path) -> list[dict[str, Any]]:
 
 
 def speed(agent: str, runs: int, known: Sequence[dict[str, Any]]) -> float:
-    """Agent steps a second of so many runs in one program: the slowest measured; else that of any number of runs."""
+    """Agent steps a second of so many runs in one program: the slowest measured; else what is expected, as much slower or faster as
+    other numbers of runs were."""
     own = [row for row in known if row["agent"] == agent]
     alike = [row for row in own if row["runs_in_one_program"] == runs]
-    return min((row["steps_per_second"] for row in alike or own), default=min(SPEED_ALONE * runs, SPEED_AT_MOST))
+    return expected(runs) * min((row["steps_per_second"] / expected(row["runs_in_one_program"]) for row in alike or own), default=1.0)
+
+
+def expected(runs: int) -> float:
+    return min(SPEED_ALONE * runs, SPEED_AT_MOST)
 
 
 def needed(job: Job, runs: int, known: Sequence[dict[str, Any]]) -> float:
     """Seconds for so many runs like this one in a program: compiling, training and judging them."""
-    alike = [row for row in known if (row["agent"], row["test"]) == (job.agent, job.test)]
-    judging = max((row["judging_seconds"] / row["runs_in_one_program"] for row in alike), default=JUDGING)
+    own = [row for row in known if row["agent"] == job.agent]
+    alike = [row for row in own if row["test"] == job.test]
+    judging = max((row["judging_seconds"] / row["runs_in_one_program"] for row in alike or own), default=JUDGING)
     return COMPILATION + job.steps * runs / speed(job.agent, runs, known) + judging * runs
 
 
@@ -223,7 +229,7 @@ def joint(jobs: Sequence[Job]) -> Spec:
 def stretch(
     results: Path, scratch: Path, minutes: float, most: int, say: Callable[[str], Any], plan: Sequence[Job] = PLAN, only: str = ""
 ) -> None:
-    """Adds to the ledger for so many minutes; only runs whose names have `only` in them."""
+    """Adds to the ledger for so many minutes; only runs whose names have `only` in them, but for those that were stopped."""
     until, whole = deadline(minutes), plan
     plan = [job for job in whole if only in job.name]
     if not plan:
@@ -236,13 +242,13 @@ def stretch(
         run(batch.jobs, results, scratch, until)
         (scratch / "begun.json").unlink()
         write_page(results, whole)
-    left = missing(results, plan)
-    known = rows(results)
+    left, known = missing(results, plan), rows(results)
+    of = f"with {only!r} in their names" if only else "of the plan"
     if left:
         shortest = min(needed(job, 1, known) for job in left) / 60
-        say(f"{len(left)} runs of the plan are left, for which the time does not suffice: the shortest would take {shortest:.0f} minutes.")
+        say(f"{len(left)} runs {of} are left, for which the time does not suffice: the shortest would take {shortest:.0f} minutes.")
     else:
-        say("All runs of the plan are done.")
+        say(f"All runs {of} are done.")
 
 
 def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float) -> None:

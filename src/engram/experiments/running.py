@@ -100,8 +100,11 @@ def train(
     if time.monotonic() > until:
         raise Interrupted(f"No time left to begin {label}; the same command goes on.")
     before, began = 0.0, time.monotonic()
-    is_trained = folder.checkpoint.exists() and folder.meta()["is_trained"]
+    is_trained = False
     if folder.checkpoint.exists():
+        if "is_trained" not in (meta := folder.meta()):
+            raise EngramError(f"{folder.path} was begun by an older Engram: remove it, and it is trained anew.")
+        is_trained = meta["is_trained"]
         (tree, saved, kept), meta = folder.restore((() if is_trained else driver.template(), scores.tree(), beside.tree()))
         if not is_trained:
             driver.restore(tree, meta["notes"])

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -100,14 +101,15 @@ class Consoles(Host):
         return tree, notes | {"seeded": self.seeded.tolist()}
 
     def restore(self, tree: PyTree, notes: dict[str, Any]) -> None:
-        self.seeded = np.array(notes["seeded"])
+        self.seeded = np.array(notes.get("seeded", tree[3]))  # older checkpoints have none: every game was seeded
         super().restore(tree, notes)
 
     def _return(self) -> None:
-        at_once(self._play_again, range(len(self.seeds)))
+        left = Event()
+        at_once(partial(self._play_again, left), range(len(self.seeds)), left)
 
-    def _play_again(self, r: int) -> None:
-        """All consoles of a run arrive at the same moment: each sets out so much later as it has less to play again."""
+    def _play_again(self, left: Event, r: int) -> None:
+        """All consoles of a run arrive at the same moment: each sets out so much later as it has less to play again. Until it is left."""
         taken = [self.taken[r, e] for e in range(self.spec.envs)]
         lengths = np.array([len(actions) for actions in taken])
         longest, everyone = max(lengths), np.ones(self.spec.envs, bool)
@@ -116,7 +118,7 @@ class Consoles(Host):
             at = t - longest + lengths
             if t and (at == 0).any():
                 observation = self._seed_games(r, at == 0)
-            if t == longest:
+            if t == longest or left.is_set():
                 break
             actions = np.array([actions[i] if i >= 0 else 0 for i, actions in zip(at.tolist(), taken, strict=True)], np.int32)
             observation, _, terminated, truncated, info = self._call(r, "step", partial(self.machines[r].step, actions))
@@ -132,7 +134,12 @@ class Consoles(Host):
             machine.close()
 
 
-def at_once(work: Callable[[int], Any], runs: Iterable[int]) -> None:
-    """The work of all runs in threads: ALE leaves Python to others meanwhile."""
+def at_once(work: Callable[[int], Any], runs: Iterable[int], left: Event | None = None) -> None:
+    """The work of all runs in threads: ALE leaves Python to others meanwhile. `left` is set where one fails, or it is interrupted."""
     with ThreadPoolExecutor() as pool:
-        list(pool.map(work, runs))
+        try:
+            list(pool.map(work, runs))
+        except BaseException:
+            if left is not None:
+                left.set()
+            raise

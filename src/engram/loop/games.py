@@ -47,10 +47,10 @@ class Judge:
         packing = Packing((states, keys, jnp.int32(0)))
         self.choose = self.choose or InPlace(lambda *arrays: self._choose(packing, *arrays))
         halves = []
-        for first, machines in enumerate(self.machines):
-            own = jax.vmap(jax.random.fold_in, (0, None))(keys, 7 + first)
+        for half, machines in enumerate(self.machines):
+            own = jax.vmap(jax.random.fold_in, (0, None))(keys, 7 + half)
             begun = packing.pack((jax.tree.map(jnp.copy, states), own, jnp.int32(0)))  # copied, since it is changed in place
-            halves.append(Half(self, machines, begun, seeds, episodes, first))
+            halves.append(Half(self, machines, begun, seeds, episodes, half))
         while playing := [half for half in halves if half.is_playing()]:
             for half in playing:
                 half.step()
@@ -78,11 +78,11 @@ class Half:
     """Every second game, from the first on. Each console plays a fixed share: to count the games that are over first would favour short
     ones."""
 
-    def __init__(self, judge: Judge, machines: Sequence, arrays: Arrays, seeds: Sequence[int], episodes: int, first: int):
+    def __init__(self, judge: Judge, machines: Sequence, arrays: Arrays, seeds: Sequence[int], episodes: int, half: int):
         self.judge, self.machines, self.arrays, self.seeds, self.episodes = judge, machines, arrays, seeds, episodes
         shape = len(machines), judge.count
         self.scores = np.zeros((len(machines), episodes))
-        self.number: Int[np.ndarray, "R E"] = np.tile(first + 2 * np.arange(judge.count), (len(machines), 1))
+        self.number: Int[np.ndarray, "R E"] = np.tile(half + 2 * np.arange(judge.count), (len(machines), 1))
         """of the game that each console plays; at last past the end"""
         self.observation, self.lives = np.zeros((*shape, *judge.spec.shape), np.uint8), np.zeros(shape, int)
         self.first = np.ones(shape, bool)
@@ -105,6 +105,8 @@ class Half:
         for r in self.sent:
             self._take(r)
         self.sent = np.flatnonzero((self.number < self.episodes).any(axis=1)).tolist()
+        if not self.sent:
+            return
         assert self.judge.choose is not None
         self.arrays, (actions,) = self.judge.choose(self.arrays, self.observation, self.first)
         chosen = np.asarray(actions)

@@ -83,17 +83,20 @@ class Host:
         self.carry = jax.jit(self.program.init)(jnp.array(self.seeds, jnp.uint32))
         with self._compiling():
             self._make()
-        self._begin()
+            self._begin()
 
     @contextmanager
     def _compiling(self) -> Iterator[None]:
-        """Both programs are compiled in other threads: to make environments may take as long."""
+        """Both programs are compiled in other threads: to make environments, and to bring them back, may take as long."""
         compilers = self._act.compiler(self.arrays, *joined(self.timestep)), self._learn.compiler(self.arrays)
-        with ThreadPoolExecutor(2) as pool:
-            waiting = [pool.submit(compiler) for compiler in compilers]
+        pool = ThreadPoolExecutor(2)
+        waiting = [pool.submit(compiler) for compiler in compilers]
+        try:
             yield
-        for one in waiting:
-            one.result()
+            for one in waiting:
+                one.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _begin(self) -> None:
         """Begins the first episodes."""
@@ -211,7 +214,7 @@ class Host:
         self.taken = dict(zip(self.places, notes["taken"], strict=True))
         with self._compiling():
             self._make()
-        self._return()
+            self._return()
 
     def _return(self) -> None:
         """Brings the environments back to where they were."""

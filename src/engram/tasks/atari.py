@@ -52,13 +52,13 @@ class Arcade:
     game: str
     protocol: Protocol
 
-    def machine(self, count: int, threads: int = 1) -> Any:
+    def machine(self, count: int, workers: int = 1) -> Any:
         """So many consoles with the game, in lockstep. All that ALE presets otherwise is said here."""
         vector = _vector_env()
         return vector(
             self.game,
             count,
-            num_threads=min(count, threads),
+            num_threads=min(count, workers),
             max_num_frames_per_episode=LONGEST,
             repeat_action_probability=self.protocol.sticky,
             img_height=SIDE,
