@@ -15,6 +15,8 @@ BLOCK = 16
 """neighbouring slots whose smallest distance is found at once"""
 NUMBERS = 8192
 """of the keys that one program of the kernel holds"""
+SLIM = 32
+"""most numbers of a key that `few` takes: what it holds of keys and queries must fit into a multiprocessor's memory"""
 
 
 @cache
@@ -24,7 +26,7 @@ def is_available(for_few: bool) -> bool:
     if os.environ.get("ENGRAM_NATIVE") == "0":
         return False
     try:
-        one = jax.ShapeDtypeStruct((1, 32 if for_few else 1), jnp.float32)
+        one = jax.ShapeDtypeStruct((1, SLIM if for_few else 1), jnp.float32)
         jax.jit(partial(few, k=1) if for_few else squares).lower(one, jax.ShapeDtypeStruct((), jnp.int32), one).compile()
     except Exception:  # whatever the reason, there is another way
         return False

@@ -9,12 +9,12 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int, Shaped
 
 from engram import gpu, native
-from engram.gpu import BLOCK
+from engram.gpu import BLOCK, SLIM
 
 SHORTEST = 4096
 """slots below which a table is searched whole"""
-FEW, SLIM = 8, 32
-"""neighbours, and numbers of a key, up to which a GPU searches by two kernels"""
+FEW = 8
+"""neighbours up to which a GPU searches by two kernels"""
 
 
 def nearest(

@@ -39,7 +39,7 @@ BETAS = (0.1, 0.5, 0.9)
 SHORT, LONG = 100_000, 2_500_000
 """agent steps: 400,000 and 10 million emulator frames"""
 VALIDATIONS, FEW_VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 2, 10, 100
-"""few are those of short runs"""
+"""short runs have the few validations"""
 SPEED_ALONE, SPEED_AT_MOST = 4_000.0, 9_000.0
 """agent steps a second of one run and, at most, of several in one program, on an H200, where nothing was measured yet"""
 COMPILATION, JUDGING = 90.0, 15.0
@@ -176,6 +176,7 @@ def speed(agent: str, runs: int, known: Sequence[dict[str, Any]]) -> float:
 
 
 def expected(runs: int) -> float:
+    """Their speed where nothing was measured: it grows with the runs until the device is busy."""
     return min(SPEED_ALONE * runs, SPEED_AT_MOST)
 
 
@@ -258,7 +259,7 @@ def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float) -> None
     best = Best(agent, spec, tasks, seeds, jobs[0].validations)
     label = f"atari {jobs[0].agent} {jobs[0].steps * SKIP:,} frames"
 
-    def judge(scores: Scores, seconds: float) -> None:
+    def finish(scores: Scores, seconds: float) -> None:
         compiling, judging, began = float(best.compiling[0]), float(best.judging[0]), time.monotonic()
         training = seconds - judging
         tested = best.judge.scores(best.states, seeds, TEST_GAMES)
@@ -273,7 +274,7 @@ def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float) -> None
             steps, curve = curves(scores, r, [job.seed])[job.seed]
             write_json(job.file(results), row(job, agent, tested[r], (steps * spec.envs, curve), best.past[1:, r]) | spent)
 
-    train(label, agent, tasks, seeds, scratch, until, spec=spec, beside=best, then=judge)
+    train(label, agent, tasks, seeds, scratch, until, spec=spec, beside=best, then=finish)
 
 
 def row(job: Job, agent: Agent, tested: np.ndarray, curve: tuple, past: np.ndarray) -> dict[str, Any]:

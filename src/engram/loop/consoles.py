@@ -44,13 +44,10 @@ class Consoles(Host):
 
         at_once(begin, range(len(self.seeds)))
 
-    def _seed(self, place: tuple[int, int]) -> int:
-        r, e = place
-        return int(np.random.SeedSequence([self.seeds[r], e, int(self.seeded[place])]).generate_state(1)[0]) % 2**31
-
     def _seed_games(self, r: int, which: Bool[np.ndarray, "E"]) -> np.ndarray:
         """Begins games by seeds on some of a run's consoles; gives what all of them show."""
-        return self._reset_games(r, which, np.array([self._seed((r, e)) for e in np.flatnonzero(which).tolist()]))
+        seeds = [self._seed((r, e), self.seeded[r, e]) % 2**31 for e in np.flatnonzero(which).tolist()]
+        return self._reset_games(r, which, np.array(seeds))
 
     def _reset_games(self, r: int, which: Bool[np.ndarray, "E"], seeds: np.ndarray | None = None) -> np.ndarray:
         """Begins games on some of a run's consoles, by their own random numbers where there are no seeds; gives what all of them show."""
@@ -60,10 +57,11 @@ class Consoles(Host):
         return observation
 
     def _next(self, place: tuple[int, int]) -> None:
-        self.episode[place] += 1
-        self.score[place] = 0
-        if len(self.taken[place]) >= SEEDED:
-            self.taken[place] = []
+        taken = self.taken[place]
+        super()._next(place)
+        if len(taken) < SEEDED:
+            self.taken[place] = taken
+        else:
             self.seeded[place] = self.episode[place]
 
     def _send(self, actions: Int[np.ndarray, "R E"]) -> None:
@@ -112,8 +110,8 @@ class Consoles(Host):
         """All consoles of a run arrive at the same moment: each sets out so much later as it has less to play again. Until it is left."""
         taken = [self.taken[r, e] for e in range(self.spec.envs)]
         lengths = np.array([len(actions) for actions in taken])
-        longest, everyone = max(lengths), np.ones(self.spec.envs, bool)
-        observation = self._seed_games(r, everyone)
+        longest = max(lengths)
+        observation = self._seed_games(r, np.ones(self.spec.envs, bool))
         for t in range(longest + 1):
             at = t - longest + lengths
             if t and (at == 0).any():

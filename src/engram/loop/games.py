@@ -38,27 +38,25 @@ class Judge:
         self.machines = [[arcade.machine(self.count, busy) for arcade in self.arcades] for _ in range(2)]
         self.epsilon = jnp.array([arcade.protocol.epsilon for arcade in self.arcades])
         self.allowed = jnp.array([arcade.actions() for arcade in self.arcades], jnp.int32)
-        self.choose: InPlace | None = None
+        self.choose = InPlace(self._choose)
 
     def scores(self, states: PyTree, seeds: Sequence[int], episodes: int) -> Float[np.ndarray, "R episodes"]:
         """The unclipped scores of whole games, played by R trained agents (leaves of `states` have a leading axis R), greedily but for
         the epsilon of each task's protocol. Half of the consoles play while the device chooses for the others."""
         keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
-        packing = Packing((states, keys, jnp.int32(0)))
-        self.choose = self.choose or InPlace(lambda *arrays: self._choose(packing, *arrays))
-        halves = []
+        self.packing, halves = Packing((states, keys, jnp.int32(0))), []
         for half, machines in enumerate(self.machines):
             own = jax.vmap(jax.random.fold_in, (0, None))(keys, 7 + half)
-            begun = packing.pack((jax.tree.map(jnp.copy, states), own, jnp.int32(0)))  # copied, since it is changed in place
+            begun = self.packing.pack((jax.tree.map(jnp.copy, states), own, jnp.int32(0)))  # copied, since it is changed in place
             halves.append(Half(self, machines, begun, seeds, episodes, half))
         while playing := [half for half in halves if half.is_playing()]:
             for half in playing:
                 half.step()
         return halves[0].scores + halves[1].scores
 
-    def _choose(self, packing: Packing, arrays: Arrays, observation: Array, first: Array) -> tuple[Arrays, Arrays]:
+    def _choose(self, arrays: Arrays, observation: Array, first: Array) -> tuple[Arrays, Arrays]:
         """The actions of all runs."""
-        states, keys, step = packing.unpack(arrays)
+        states, keys, step = self.packing.unpack(arrays)
 
         def one(state, observation, first, epsilon, allowed, key):
             greedy_key, lot_key, any_key = jax.random.split(jax.random.fold_in(key, step), 3)
@@ -67,7 +65,7 @@ class Judge:
             return state, jnp.where(jax.random.uniform(lot_key, greedy.shape) < epsilon, any_action, greedy).astype(jnp.int32)
 
         states, actions = jax.vmap(one)(states, observation, first, self.epsilon, self.allowed, keys)
-        return packing.pack((states, keys, step + 1)), (actions,)
+        return self.packing.pack((states, keys, step + 1)), (actions,)
 
     def close(self) -> None:
         for machine in (machine for half in self.machines for machine in half):
@@ -107,7 +105,6 @@ class Half:
         self.sent = np.flatnonzero((self.number < self.episodes).any(axis=1)).tolist()
         if not self.sent:
             return
-        assert self.judge.choose is not None
         self.arrays, (actions,) = self.judge.choose(self.arrays, self.observation, self.first)
         chosen = np.asarray(actions)
         for r in self.sent:

@@ -109,12 +109,13 @@ class Host:
     def _reset(self, place: tuple[int, int]) -> np.ndarray:
         """Begins the environment's next episode; how depends on the run's seed and the episode's number alone."""
         r, e = place
-        answer = self._call(r, "reset", lambda: self.envs[r][e].reset(seed=self._seed(place)))
+        answer = self._call(r, "reset", lambda: self.envs[r][e].reset(seed=self._seed(place, self.episode[place])))
         return self._checked(r, answer, reset_fault(answer, self.spec))
 
-    def _seed(self, place: tuple[int, int]) -> int:
+    def _seed(self, place: tuple[int, int], number: int) -> int:
+        """Of an environment's episode, by its number."""
         r, e = place
-        return int(np.random.SeedSequence([self.seeds[r], e, int(self.episode[place])]).generate_state(1)[0])
+        return int(np.random.SeedSequence([self.seeds[r], e, int(number)]).generate_state(1)[0])
 
     def _call(self, r: int, what: str, call: Callable[[], Any]) -> Any:
         try:

@@ -46,23 +46,23 @@ class InPlace:
         """of what it leaves as it is"""
 
     def __call__(self, arrays: Arrays, *more: Any) -> tuple[Arrays, Arrays]:
-        sides = self._sides(arrays, more)
-        new, further = self.run(*sides, more)
+        self._trace_once(arrays, more)
+        new, further = self.run(*self._sides(arrays), more)
         changed = iter(new)
         return tuple(next(changed) if changes else x for x, changes in zip(arrays, self.changes, strict=True)), further
 
     def compiler(self, arrays: Arrays, *more: Any) -> Callable[[], Any]:
         """What compiles it for arrays like these, in whatever thread; the first call needs not do so then."""
-        sides = self._sides(arrays, more)
-        return self.run.lower(*sides, more).compile
+        self._trace_once(arrays, more)
+        return self.run.lower(*self._sides(arrays), more).compile
 
-    def _sides(self, arrays: Arrays, more: tuple[Any, ...]) -> tuple[list[Array], list[Array]]:
+    def _sides(self, arrays: Arrays) -> tuple[list[Array], list[Array]]:
         """What is changed, and what is only read."""
-        if not self.changes:
-            self._trace(arrays, more)
         return list(compress(arrays, self.changes)), list(compress(arrays, self.reads))
 
-    def _trace(self, arrays: Arrays, more: tuple[Any, ...]) -> None:
+    def _trace_once(self, arrays: Arrays, more: tuple[Any, ...]) -> None:
+        if self.changes:
+            return
         program, count = jax.make_jaxpr(self.function)(arrays, *more), len(arrays)
         into, out = program.jaxpr.invars[:count], program.jaxpr.outvars
         self.changes = [before is not after for before, after in zip(into, out[:count], strict=True)]
