@@ -20,7 +20,7 @@ GIVEN = {"jax", "jaxlib", "numpy", "scipy", "ml-dtypes", "opt-einsum"}
 """come with JAX"""
 UNUSED = {"pygame-ce", "pygame", "pygments", "swig", "tzdata"}
 """for windows, coloured code, compilers and time zones"""
-WASTE = ("**/__pycache__", "**/tests", "bin", "share", "**/*.pyi", "PIL/_avif*", "pillow.libs/libavif*")
+WASTE = ("**/__pycache__", "**/tests", "**/*.c", "Box2D/examples", "bin", "share", "**/*.pyi", "PIL/_avif*", "pillow.libs/libavif*")
 WASTE += tuple(f"matplotlib/mpl-data/{what}" for what in ("sample_data", "fonts/afm", "fonts/pdfcorefonts", "images"))
 FONTS = {"__init__.py", "agl.py", "version.py", "misc"}
 """what Matplotlib needs of fontTools to draw pixels: next to nothing"""

@@ -59,7 +59,12 @@ def experience(rewards, end):
 def evaluated(agent, state, steps):
     """What the TD loss gets of single steps."""
     ahead = rp.Ahead((None, None), (None, None), steps.transition.reward, jnp.full(len(steps.transition.reward), agent.gamma))
-    return agent.evaluate(state, SPEC, steps, steps, ahead, jnp.array(False))
+    return evaluate(agent, state, steps, steps, ahead)
+
+
+def evaluate(agent, state, first, last, ahead):
+    found = agent.consult(state, SPEC, first, last, ahead, jnp.array([False]))
+    return agent.evaluate(state.semantic, state.life.mind, SPEC, found)
 
 
 @pytest.mark.parametrize("fixed", [None, 0.5])
@@ -137,13 +142,13 @@ def test_a_target_over_two_steps_of_mbecpp_ends_where_the_second_led():
     state = state._replace(life=state.life._replace(replay=replay))
     ahead = rp.look_ahead(replay.transition, jnp.int32(2), 2, agent.gamma, jnp.zeros(2))
     first, last = rp.at(replay, ahead.first), rp.at(replay, ahead.last)
-    batch = agent.evaluate(state, SPEC, first, last, ahead, jnp.array(False))
-    one = agent.evaluate(state, SPEC, last, last, ahead._replace(reward=jnp.zeros(2), discount=jnp.ones(2)), jnp.array(False))
+    batch = evaluate(agent, state, first, last, ahead)
+    one = evaluate(agent, state, last, last, ahead._replace(reward=jnp.zeros(2), discount=jnp.ones(2)))
     # 1 + 4/2, and a quarter of what the second step led to is worth
     np.testing.assert_allclose(batch.target, 3 + 0.25 * one.target, rtol=1e-6)
     np.testing.assert_array_equal(batch.state, first.transition.state)
     # and that is not what the first step led to
-    wrong = agent.evaluate(state, SPEC, first, first, ahead, jnp.array(False))
+    wrong = evaluate(agent, state, first, first, ahead)
     assert np.all(np.abs(batch.target - wrong.target) > 1e-3)
 
 
@@ -233,9 +238,9 @@ def test_no_gradient_of_the_td_loss_reaches_memory_trajectory_or_reward():
 def test_dqn_has_the_td_error_of_its_batch():
     agent = DQN(hidden=2)
     q = constant(agent.init(jax.random.key(0), SPEC).q, [2.0, 4.0])
-    batch = rp.Transition(jnp.ones((2, 2)), jnp.array([0, 1]), jnp.zeros(2), jnp.ones((2, 2)), jnp.zeros(2), jnp.zeros(2))
-    assert agent.loss(q, batch, jnp.array([5.0, 5.0])) == pytest.approx((3**2 + 1) / 2)
-    assert replace(agent, huber=True).loss(q, batch, jnp.array([5.0, 4.5])) == pytest.approx((2.5 + 0.25 / 2) / 2)
+    batch = jnp.ones((2, 2)), jnp.array([0, 1])
+    assert agent.loss(q, *batch, jnp.array([5.0, 5.0])) == pytest.approx((3**2 + 1) / 2)
+    assert replace(agent, huber=True).loss(q, *batch, jnp.array([5.0, 4.5])) == pytest.approx((2.5 + 0.25 / 2) / 2)
 
 
 def test_where_a_limit_ends_is_the_tasks_word_unless_the_agent_says_otherwise():

@@ -126,18 +126,28 @@ class Plan(NamedTuple):
 
 def imagine(mind: Mind, options: Episodic, state: Float[Array, "B S"], tau: Trajectory, actions: int) -> Plan:
     """tau'(a) = T_phi([s, a], tau) and r_phi(s, a) for every action."""
+    return Plan(led_to(mind, state, tau, actions), rewards(mind, options, state, tau.h, actions))
 
-    def one(state, tau, action):
-        pair = models.pairs(state, action, actions)
-        return mind.trajectory(tau, pair), mind.reward(_reward_input(options, pair, tau.h))
 
-    for_each_action = jax.vmap(one, in_axes=(None, None, 0))
-    return Plan(*jax.vmap(for_each_action, in_axes=(0, 0, None))(state, tau, jnp.arange(actions)))
+def led_to(mind: Mind, state: Float[Array, "B S"], tau: Trajectory, actions: int) -> Trajectory:
+    """[B A H], where every action leads."""
+    each = jax.vmap(lambda state, tau, action: mind.trajectory(tau, models.pairs(state, action, actions)), in_axes=(None, None, 0))
+    return jax.vmap(each, in_axes=(0, 0, None))(state, tau, jnp.arange(actions))
+
+
+def rewards(mind: Mind, options: Episodic, state: Float[Array, "B S"], h: Float[Array, "B H"], actions: int) -> Float[Array, "B A"]:
+    """r_phi of every action in states met on trajectories `h`."""
+    each = jax.vmap(lambda state, h, action: reward_of(mind, options, models.pairs(state, action, actions), h), in_axes=(None, None, 0))
+    return jax.vmap(each, in_axes=(0, 0, None))(state, h, jnp.arange(actions))
 
 
 def reward(mind: Mind, options: Episodic, pair: Float[Array, "B X"], h: Float[Array, "B H"]) -> Float[Array, "B"]:
     """r_phi of pairs met on trajectories `h`."""
-    return jax.vmap(mind.reward)(_reward_input(options, pair, h))
+    return jax.vmap(lambda pair, h: reward_of(mind, options, pair, h))(pair, h)
+
+
+def reward_of(mind: Mind, options: Episodic, pair: Float[Array, "X"], h: Float[Array, "H"]) -> Float[Array, ""]:
+    return mind.reward(_reward_input(options, pair, h))
 
 
 def keys(mind: Mind, h: Float[Array, "*B H"]) -> Float[Array, "*B D"]:
@@ -150,7 +160,7 @@ def recall(mind: Mind, options: Episodic, tau: Float[Array, "Q D"]) -> mem.Neigh
     return mem.recall(mind.memory, tau, k, options.squared_distance)
 
 
-def read(mind: Mind, options: Episodic, near: mem.Neighbours, optimistic: Bool[Array, ""] | bool = False) -> Float[Array, "Q"]:
+def read(mind: Mind, options: Episodic, near: mem.Neighbours, optimistic: Bool[Array, "*Q"] | bool = False) -> Float[Array, "Q"]:
     return mem.read(mind.memory, mem.first(near, options.neighbours), optimistic)
 
 

@@ -38,6 +38,22 @@ class State(NamedTuple):
     action: Int[Array, "E"]
 
 
+class Drawn(NamedTuple):
+    """What updates take from replay, and what the target copy says of it."""
+
+    state: Array
+    """as it is stored"""
+    action: Int[Array, "B"]
+    reward: Float[Array, "B"]
+    """gathered over the steps of a target"""
+    discount: Float[Array, "B"]
+    """of what follows them"""
+    end: Float[Array, "B"]
+    q_next: Float[Array, "B A"]
+    next_state: Array | None = None
+    """where the network itself chooses in it"""
+
+
 @dataclass(frozen=True)
 class DQN(Bootstrapping):
     """Q-learning with a network, its target copy and experience replay."""
@@ -62,31 +78,36 @@ class DQN(Bootstrapping):
         return state._replace(replay=replay, seen=seen[:, : state.seen.shape[1]], action=action), action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
-        def update(learnt, key):
+        def prepare(lots):
+            ahead = rp.look_ahead(state.replay, step, self.multi_step, self.gamma, lots.ravel())
+            first, last = rp.at(state.replay, ahead.first), rp.at(state.replay, ahead.last)
+            q_next = self.values(state.q_target, spec, last.next_state)
+            found = Drawn(first.state, first.action, ahead.reward, ahead.discount, last.end, q_next)
+            return found._replace(next_state=last.next_state) if self.double else found
+
+        def update(learnt, drawn):
             q, optimiser_state = learnt
-            lots = jax.random.uniform(key, (self.batch,))
-            ahead = rp.look_ahead(state.replay, step, self.multi_step, self.gamma, lots)
-            batch, last = (shown(self, spec, rp.at(state.replay, place)) for place in (ahead.first, ahead.last))
-
-            def values(q):
-                return choosable(spec, jax.vmap(q)(last.next_state))
-
-            chooser = values(q) if self.double else None
-            target = td_target(ahead.reward, last.end, values(state.q_target), ahead.discount, chooser)
+            chooser = self.values(q, spec, drawn.next_state) if self.double else None
+            target = td_target(drawn.reward, drawn.end, drawn.q_next, drawn.discount, chooser)
             adam = optimiser(rate(self, spec, step), self.clip)
-            *learnt, loss = descend(adam, self.loss, q, optimiser_state, batch, target)
+            *learnt, loss = descend(adam, self.loss, q, optimiser_state, shown(self, spec, drawn.state), drawn.action, target)
             return tuple(learnt), loss
 
-        before = state.q, state.optimiser
-        learnt, loss = lax.cond(due(self, spec, step), lambda: repeated(self, update, before, key), lambda: (before, jnp.zeros(())))
+        before, nothing = (state.q, state.optimiser), jnp.zeros(())
+        learnt, loss = lax.cond(
+            due(self, spec, step), lambda: repeated(self, prepare, update, before, key, self.batch), lambda: (before, nothing)
+        )
         q, optimiser_state = learnt
         q_target = renewed(self, step, q, state.q_target)
         return state._replace(q=q, q_target=q_target, optimiser=optimiser_state), {"td_loss": loss}
 
-    def loss(self, q: MLP | Seeing, batch: rp.Transition, target: Float[Array, "B"]) -> Float[Array, ""]:
+    def values(self, q: MLP | Seeing, spec: Spec, drawn: Array) -> Float[Array, "B A"]:
+        """Of the actions that may be chosen, in states drawn from replay."""
+        return choosable(spec, jax.vmap(q)(shown(self, spec, drawn)))
+
+    def loss(self, q: MLP | Seeing, state: Float[Array, "B S"], action: Int[Array, "B"], target: Float[Array, "B"]) -> Float[Array, ""]:
         """What is made smaller: the TD errors."""
-        values = jax.vmap(q)(batch.state)
-        taken = jnp.take_along_axis(values, batch.action[:, None], axis=-1)[:, 0]
+        taken = jnp.take_along_axis(jax.vmap(q)(state), action[:, None], axis=-1)[:, 0]
         return td_loss(target, taken, self.huber)
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):

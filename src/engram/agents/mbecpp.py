@@ -46,6 +46,25 @@ class Batch(NamedTuple):
     target: Float[Array, "B"]
 
 
+class Consulted(NamedTuple):
+    """What updates take from replay, and what memory and target copies say of it; no update changes any of it."""
+
+    first: Experience
+    last: Experience
+    told: Float[Array, "B S"]
+    """what the models are told of the state after the last"""
+    reward: Float[Array, "B"]
+    """gathered from the first to the last"""
+    discount: Float[Array, "B"]
+    """of what follows the last"""
+    worth: Float[Array, "B"]
+    """discounted, what memory says of where the first led"""
+    worth_next: Float[Array, "B A"]
+    """and of where each action would lead after the last"""
+    q_target: Float[Array, "B A"]
+    beta_target: Float[Array, "B"]
+
+
 @dataclass(frozen=True)
 class MBECpp(Episodic, Bootstrapping):
     """Model-based episodic control joined to a DQN by a learned weight."""
@@ -116,22 +135,25 @@ class MBECpp(Episodic, Bootstrapping):
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         replay, past = state.life.replay, state.life.mind
 
-        def update(learnt, key):
+        def prepare(lots):
+            ahead = rp.look_ahead(replay.transition, step, self.multi_step, self.gamma, lots[:, 1:].ravel())
+            first, last = (self.drawn(replay, place) for place in (ahead.first, ahead.last))
+            p_read = self.p_read if self.p_read_learning is None else self.p_read_learning
+            return self.consult(state, spec, first, last, ahead, episodic.is_optimistic(p_read, lots[:, 0]))
+
+        def update(learnt, found):
             semantic, optimiser_state, reward, reward_optimiser = learnt
             mind = past._replace(reward=reward, reward_optimiser=reward_optimiser)
-            now = state._replace(semantic=semantic, life=state.life._replace(mind=mind))
-            lots = jax.random.uniform(key, (1 + self.batch,))
-            ahead = rp.look_ahead(replay.transition, step, self.multi_step, self.gamma, lots[1:])
-            experience, last = (self.drawn(spec, replay, place) for place in (ahead.first, ahead.last))
-            p_read = self.p_read if self.p_read_learning is None else self.p_read_learning
-            batch = self.evaluate(now, spec, experience, last, ahead, episodic.is_optimistic(p_read, lots[0]))
+            batch = self.evaluate(semantic, mind, spec, found)
             adam = optimiser(rate(self, spec, step), self.clip)
             *learnt, error = descend(adam, self.loss, semantic, optimiser_state, batch)
-            *rewards, reward_error = episodic.train_reward(mind, self, spec, experience, self.clip, step)
+            *rewards, reward_error = episodic.train_reward(mind, self, spec, found.first, self.clip, step)
             return (*learnt, *rewards), (error, reward_error)
 
         before, nothing = (state.semantic, state.optimiser, past.reward, past.reward_optimiser), (jnp.zeros(()), jnp.zeros(()))
-        learnt, losses = lax.cond(due(self, spec, step), lambda: repeated(self, update, before, key), lambda: (before, nothing))
+        learnt, losses = lax.cond(
+            due(self, spec, step), lambda: repeated(self, prepare, update, before, key, 1 + self.batch), lambda: (before, nothing)
+        )
         semantic, optimiser_state, reward, reward_optimiser = learnt
         mind = past._replace(reward=reward, reward_optimiser=reward_optimiser)
         mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, jax.random.fold_in(key, 1), self.updates)
@@ -140,39 +162,59 @@ class MBECpp(Episodic, Bootstrapping):
         life = state.life._replace(mind=mind)
         return state._replace(life=life, semantic=semantic, target=target, optimiser=optimiser_state), metrics
 
-    def drawn(self, spec: Spec, replay: Experience, place: tuple[Int[Array, "B"], Int[Array, "B"]]) -> Experience:
-        """What lies in replay there, as the networks get it."""
-        found = rp.at(replay, place)
+    def drawn(self, replay: Experience, place: tuple[Int[Array, "B"], Int[Array, "B"]]) -> Experience:
+        """What lies in replay there."""
         next_gist = None if replay.gist is None else rp.at(replay.gist, rp.after(replay.transition, place))
-        return found._replace(transition=shown(self, spec, found.transition), next_gist=next_gist)
+        return rp.at(replay, place)._replace(next_gist=next_gist)
 
-    def evaluate(
-        self, state: State, spec: Spec, experience: Experience, last: Experience, ahead: rp.Ahead, optimistic: Bool[Array, ""]
-    ) -> Batch:
-        """Q_MBEC of the actions taken, and the TD targets, by one search of the memory (Eq. 6 to 8). `last` is the last of the steps
-        whose rewards a target gathers."""
-        mind, level = state.life.mind, self.level(state.life.mind)
-        s, a, r = experience.transition[:3]
-        s_next, end = last.transition.next_state, last.transition.end
-        pair = models.pairs(episodic.told(experience), a, spec.actions)
-        reached = jax.vmap(mind.trajectory)(experience.before, pair)
-        plan = episodic.imagine(mind, self, episodic.told_next(last), last.after, spec.actions)
-        keys = episodic.keys(mind, jnp.concatenate([reached.h, plan.tau.h.reshape(-1, self.trajectory)]))
-        values = episodic.read(mind, self, episodic.recall(mind, self, keys), optimistic)
-        reward = r if self.observed_reward else episodic.reward(mind, self, pair, experience.before.h)
-        q_mbec = plan.reward + self.gamma * values[self.batch :].reshape(plan.reward.shape) - level
+    def consult(
+        self, state: State, spec: Spec, first: Experience, last: Experience, ahead: rp.Ahead, optimistic: Bool[Array, "U"]
+    ) -> Consulted:
+        """Asks the memory, by one search, and the target copies about the batches of U updates. `last` is the last of the steps whose
+        rewards a target gathers."""
+        mind, count = state.life.mind, len(ahead.reward)
+        pair = models.pairs(episodic.told(first), first.transition.action, spec.actions)
+        reached = jax.vmap(mind.trajectory)(first.before, pair)
+        planned = episodic.led_to(mind, episodic.told_next(last), last.after, spec.actions)
+        keys = episodic.keys(mind, jnp.concatenate([reached.h, planned.h.reshape(-1, self.trajectory)]))
+        batch = count // len(optimistic)
+        rules = jnp.concatenate([jnp.repeat(optimistic, batch), jnp.repeat(optimistic, batch * spec.actions)])
+        worth = self.gamma * episodic.read(mind, self, episodic.recall(mind, self, keys), rules) - self.level(mind)
+        seen = shown(self, spec, last.transition.next_state)
+        return Consulted(
+            first=first._replace(transition=first.transition._replace(next_state=None)),
+            last=last._replace(transition=last.transition._replace(state=None, next_state=seen if self.double else None)),
+            told=episodic.told_next(last),
+            reward=ahead.reward,
+            discount=ahead.discount,
+            worth=worth[:count],
+            worth_next=worth[count:].reshape(count, spec.actions),
+            q_target=self.values(state.target, self.find(state.target, seen), last.after.h),
+            beta_target=self.beta(state.target, last.after.h),
+        )
 
-        def joint(semantic):
-            q_semantic = self.values(semantic, self.find(semantic, s_next), last.after.h)
-            return choosable(spec, q_mbec * self.beta(semantic, last.after.h)[:, None] + q_semantic)
+    def evaluate(self, semantic: Semantic, mind: Mind, spec: Spec, found: Consulted) -> Batch:
+        """Q_MBEC of the actions taken, and the TD targets (Eq. 6 to 8), by what the reward model and, where it chooses, the Q-network have
+        learnt so far."""
+        first, last = found.first, found.last
+        pair = models.pairs(episodic.told(first), first.transition.action, spec.actions)
+        reward = first.transition.reward if self.observed_reward else episodic.reward(mind, self, pair, first.before.h)
+        q_mbec = episodic.rewards(mind, self, found.told, last.after.h, spec.actions) + found.worth_next
 
-        chooser = joint(state.semantic) if self.double else None
+        def joint(q_semantic, beta):
+            return choosable(spec, q_mbec * beta[:, None] + q_semantic)
+
+        chooser = None
+        if self.double:
+            q_semantic = self.values(semantic, self.find(semantic, last.transition.next_state), last.after.h)
+            chooser = joint(q_semantic, self.beta(semantic, last.after.h))
+        q_next = joint(found.q_target, found.beta_target)
         return Batch(
-            state=s,
-            action=a,
-            tau=experience.before.h,
-            q_episodic=reward + self.gamma * values[: self.batch] - level,
-            target=td_target(ahead.reward, end, joint(state.target), ahead.discount, chooser),
+            state=shown(self, spec, first.transition.state),
+            action=first.transition.action,
+            tau=first.before.h,
+            q_episodic=reward + found.worth,
+            target=td_target(found.reward, last.transition.end, q_next, found.discount, chooser),
         )
 
     def loss(self, semantic: Semantic, batch: Batch) -> Float[Array, ""]:

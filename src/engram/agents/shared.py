@@ -147,11 +147,9 @@ def take_in(
     return rest._replace(state=rp.shoot(replay.state, timestep.observation, step)), now
 
 
-def shown(options: Learning, spec: Spec, drawn: rp.Transition) -> rp.Transition:
-    """Transitions drawn from replay, with images as the networks get them; other observations are stored like that."""
-    if not spec.stack:
-        return drawn
-    return drawn._replace(state=see(options, spec, drawn.state), next_state=see(options, spec, drawn.next_state))
+def shown(options: Learning, spec: Spec, drawn: Any) -> Float[Array, "B S"]:
+    """Observations drawn from replay, as the networks get them: images are stored as they are, others like that."""
+    return see(options, spec, drawn) if spec.stack else drawn
 
 
 def cut_ends(options: Common, spec: Spec) -> bool:
@@ -208,11 +206,22 @@ def due(options: Learning, spec: Spec, step: Int[Array, ""]) -> Bool[Array, ""]:
     return (step * spec.envs >= options.learn_start) & (step % options.learn_every == 0)
 
 
-def repeated(options: Bootstrapping, update: Callable[..., tuple[PyTree, PyTree]], learnt: PyTree, key: Key[Array, ""]):
-    """As many updates as wanted, each of which gives what is learnt, and losses; of these the means."""
+def repeated(
+    options: Bootstrapping,
+    prepare: Callable[[Float[Array, "U L"]], PyTree],
+    update: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
+    learnt: PyTree,
+    key: Key[Array, ""],
+    lots: int,
+):
+    """As many updates as wanted, each of which gives what is learnt, and losses; of these the means. What no update changes, `prepare`
+    finds for all of them at once, by so many even numbers from 0 to 1 for each: networks and memory are read once for all."""
+    keys = key[None] if options.updates == 1 else jax.random.split(key, options.updates)
+    ready = prepare(jax.vmap(lambda key: jax.random.uniform(key, (lots,)))(keys))
+    ready = jax.tree.map(lambda x: x.reshape(options.updates, -1, *x.shape[1:]), ready)
     if options.updates == 1:
-        return update(learnt, key)
-    learnt, losses = lax.scan(update, learnt, jax.random.split(key, options.updates))
+        return update(learnt, jax.tree.map(lambda x: x[0], ready))
+    learnt, losses = lax.scan(update, learnt, ready)
     return learnt, jax.tree.map(jnp.mean, losses)
 
 
