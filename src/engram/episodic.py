@@ -327,13 +327,10 @@ def train_reward(
     pair = models.pairs(told(batch), batch.transition.action, spec.actions)
     inputs = _reward_input(options, pair, batch.before.h)
     adam = optimiser(options.reward_rate, clip)
-
-    def train():
-        return descend(adam, models.reward_loss, mind.reward, mind.reward_optimiser, inputs, batch.transition.reward)
-
-    if options.models_stop is None:
-        return train()
-    return lax.cond(is_learning(options, spec, step), train, lambda: (mind.reward, mind.reward_optimiser, jnp.zeros(())))
+    before = mind.reward, mind.reward_optimiser
+    *learnt, loss = descend(adam, models.reward_loss, *before, inputs, batch.transition.reward)
+    learns = is_learning(options, spec, step)  # no branch: a GPU waits longer for one than this takes
+    return *jax.tree.map(lambda new, old: jnp.where(learns, new, old), tuple(learnt), before), loss
 
 
 def _reward_input(options: Episodic, pair: Float[Array, "*B X"], h: Float[Array, "*B H"]) -> Float[Array, "*B Y"]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
 from engram import replay as rp
 from engram.agents.shared import (
@@ -20,7 +20,6 @@ from engram.agents.shared import (
     rate,
     renewed,
     repeated,
-    see,
     shown,
     take_in,
 )
@@ -34,15 +33,14 @@ class State(NamedTuple):
     q_target: MLP | Seeing
     optimiser: PyTree
     replay: rp.Transition
-    seen: Float[Array, "E S"]
+    seen: Shaped[Array, "E S"]
     action: Int[Array, "E"]
 
 
 class Drawn(NamedTuple):
     """What updates take from replay, and what the target copy says of it."""
 
-    state: Array
-    """as it is stored"""
+    state: Shaped[Array, "B S"]
     action: Int[Array, "B"]
     reward: Float[Array, "B"]
     """gathered over the steps of a target"""
@@ -50,7 +48,7 @@ class Drawn(NamedTuple):
     """of what follows them"""
     end: Float[Array, "B"]
     q_next: Float[Array, "B A"]
-    next_state: Array | None = None
+    next_state: Shaped[Array, "B S"] | None = None
     """where the network itself chooses in it"""
 
 
@@ -81,16 +79,16 @@ class DQN(Bootstrapping):
         def prepare(lots):
             ahead = rp.look_ahead(state.replay, step, self.multi_step, self.gamma, lots.ravel())
             first, last = rp.at(state.replay, ahead.first), rp.at(state.replay, ahead.last)
-            q_next = self.values(state.q_target, spec, last.next_state)
+            q_next = choosable(spec, jax.vmap(state.q_target)(last.next_state))
             found = Drawn(first.state, first.action, ahead.reward, ahead.discount, last.end, q_next)
             return found._replace(next_state=last.next_state) if self.double else found
 
         def update(learnt, drawn):
             q, optimiser_state = learnt
-            chooser = self.values(q, spec, drawn.next_state) if self.double else None
+            chooser = choosable(spec, jax.vmap(q)(drawn.next_state)) if self.double else None
             target = td_target(drawn.reward, drawn.end, drawn.q_next, drawn.discount, chooser)
             adam = optimiser(rate(self, spec, step), self.clip)
-            *learnt, loss = descend(adam, self.loss, q, optimiser_state, shown(self, spec, drawn.state), drawn.action, target)
+            *learnt, loss = descend(adam, self.loss, q, optimiser_state, drawn.state, drawn.action, target)
             return tuple(learnt), loss
 
         before, nothing = (state.q, state.optimiser), jnp.zeros(())
@@ -98,18 +96,14 @@ class DQN(Bootstrapping):
             due(self, spec, step), lambda: repeated(self, prepare, update, before, key, self.batch), lambda: (before, nothing)
         )
         q, optimiser_state = learnt
-        q_target = renewed(self, step, q, state.q_target)
+        q_target = renewed(self, spec, step, q, state.q_target)
         return state._replace(q=q, q_target=q_target, optimiser=optimiser_state), {"td_loss": loss}
 
-    def values(self, q: MLP | Seeing, spec: Spec, drawn: Array) -> Float[Array, "B A"]:
-        """Of the actions that may be chosen, in states drawn from replay."""
-        return choosable(spec, jax.vmap(q)(shown(self, spec, drawn)))
-
-    def loss(self, q: MLP | Seeing, state: Float[Array, "B S"], action: Int[Array, "B"], target: Float[Array, "B"]) -> Float[Array, ""]:
+    def loss(self, q: MLP | Seeing, state: Shaped[Array, "B S"], action: Int[Array, "B"], target: Float[Array, "B"]) -> Float[Array, ""]:
         """What is made smaller: the TD errors."""
         taken = jnp.take_along_axis(jax.vmap(q)(state), action[:, None], axis=-1)[:, 0]
         return td_loss(target, taken, self.huber)
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
-        q = jax.vmap(state.q)(see(self, spec, observation))
+        q = jax.vmap(state.q)(shown(self, spec, observation))
         return state, jnp.argmax(choosable(spec, q), axis=-1)

@@ -6,13 +6,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from engram import episodic, models
 from engram import memory as mem
 from engram import replay as rp
 from engram.agents.mbec import Life, born, foresee, take_in
-from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, explore, q_network, rate, renewed, repeated, see, shown
+from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, explore, q_network, rate, renewed, repeated, shown
 from engram.episodic import Episodic, Experience, Mind
 from engram.networks import MLP, Seeing, choosable, descend, draw, head, optimiser, trunk, widened
 from engram.options import Count, Probability, Share
@@ -39,7 +39,7 @@ class State(NamedTuple):
 class Batch(NamedTuple):
     """What the TD loss needs of a batch, all of it fixed: no gradient enters memory, trajectory or reward model."""
 
-    state: Float[Array, "B S"]
+    state: Shaped[Array, "B S"]
     action: Int[Array, "B"]
     tau: Float[Array, "B H"]
     q_episodic: Float[Array, "B"]
@@ -111,7 +111,7 @@ class MBECpp(Episodic, Bootstrapping):
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         lots = jax.random.uniform(key, (1 + 3 * spec.envs,))
-        found, gist = self.look(state, see(self, spec, timestep.observation))
+        found, gist = self.look(state, shown(self, spec, timestep.observation))
         life, happened = take_in(self, state.life, spec, timestep, step, gist)
         mind, tau, plan, q_mbec = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
         beta = self.beta(state.semantic, tau.h)
@@ -157,7 +157,7 @@ class MBECpp(Episodic, Bootstrapping):
         semantic, optimiser_state, reward, reward_optimiser = learnt
         mind = past._replace(reward=reward, reward_optimiser=reward_optimiser)
         mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, jax.random.fold_in(key, 1), self.updates)
-        target = renewed(self, step, semantic, state.target)
+        target = renewed(self, spec, step, semantic, state.target)
         metrics = {"td_loss": losses[0], "reward_loss": losses[1], "trajectory_loss": mind.recall_loss}
         life = state.life._replace(mind=mind)
         return state._replace(life=life, semantic=semantic, target=target, optimiser=optimiser_state), metrics
@@ -180,7 +180,7 @@ class MBECpp(Episodic, Bootstrapping):
         batch = count // len(optimistic)
         rules = jnp.concatenate([jnp.repeat(optimistic, batch), jnp.repeat(optimistic, batch * spec.actions)])
         worth = self.gamma * episodic.read(mind, self, episodic.recall(mind, self, keys), rules) - self.level(mind)
-        seen = shown(self, spec, last.transition.next_state)
+        seen = last.transition.next_state
         return Consulted(
             first=first._replace(transition=first.transition._replace(next_state=None)),
             last=last._replace(transition=last.transition._replace(state=None, next_state=seen if self.double else None)),
@@ -210,7 +210,7 @@ class MBECpp(Episodic, Bootstrapping):
             chooser = joint(q_semantic, self.beta(semantic, last.after.h))
         q_next = joint(found.q_target, found.beta_target)
         return Batch(
-            state=shown(self, spec, first.transition.state),
+            state=first.transition.state,
             action=first.transition.action,
             tau=first.before.h,
             q_episodic=reward + found.worth,
@@ -223,7 +223,7 @@ class MBECpp(Episodic, Bootstrapping):
         taken = jnp.take_along_axis(q, batch.action[:, None], axis=-1)[:, 0]
         return td_loss(batch.target, self.beta(semantic, batch.tau) * batch.q_episodic + taken, self.huber)
 
-    def look(self, state: State, seen: Float[Array, "E S"]) -> tuple[Float[Array, "E F"], Float[Array, "E G"] | None]:
+    def look(self, state: State, seen: Shaped[Array, "E S"]) -> tuple[Float[Array, "E F"], Float[Array, "E G"] | None]:
         """What is found in what is seen and, of images, what the models are told of it."""
         found = self.find(state.semantic, seen)
         if state.gist_map is None:
@@ -231,7 +231,7 @@ class MBECpp(Episodic, Bootstrapping):
         # Behind the barrier, XLA does not make one product of this and the Q-network's, for which it would copy all weights at every step.
         return found, lax.optimization_barrier(found) @ state.gist_map
 
-    def find(self, semantic: Semantic, seen: Float[Array, "B S"]) -> Float[Array, "B F"]:
+    def find(self, semantic: Semantic, seen: Shaped[Array, "B S"]) -> Float[Array, "B F"]:
         """What the Q-network's convolutions find; what is seen itself where there are none."""
         return jax.vmap(lambda x: trunk(semantic.q, x))(seen)
 
@@ -252,7 +252,7 @@ class MBECpp(Episodic, Bootstrapping):
         return jax.nn.sigmoid(jax.vmap(semantic.consolidation)(tau)[:, 0] + shift)
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
-        found, gist = self.look(state, see(self, spec, observation))
+        found, gist = self.look(state, shown(self, spec, observation))
         mind = state.life.mind
         plan, q_mbec, tau = foresee(self, mind, spec, found if gist is None else gist, first)
         q = self.beta(state.semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) + self.values(state.semantic, found, tau.h)

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from engram import replay as rp
 from engram.errors import EngramError
@@ -97,8 +97,13 @@ class Bootstrapping(TemporalDifference):
 
 
 def see(options: Common, spec: Spec, observation: Float[Array, "E ..."]) -> Float[Array, "E S"]:
-    """Observations as the networks get them."""
+    """Observations as numbers."""
     return encode(spec, observation, options.scale_inputs, options.stretch_inputs)
+
+
+def shown(options: Common, spec: Spec, observation: Shaped[Array, "E ..."]) -> Shaped[Array, "E S"]:
+    """Observations as a Q-network gets them: stacks of frames in bytes, as they are stored."""
+    return observation.reshape(observation.shape[0], -1) if spec.stack else see(options, spec, observation)
 
 
 def q_network(options: Bootstrapping, spec: Spec, key: Key[Array, ""]) -> MLP | Seeing:
@@ -120,22 +125,22 @@ def blank_replay(options: Learning, spec: Spec) -> rp.Transition:
     return rest._replace(state=rp.film(spec.stack, spec.shape, *rest.reward.shape))
 
 
-def nothing_seen(spec: Spec) -> Float[Array, "E S"]:
+def nothing_seen(spec: Spec) -> Shaped[Array, "E S"]:
     """What the environments showed before the first step. Of a film nothing: there is no need to keep it twice."""
-    return jnp.zeros((spec.envs, 0 if spec.stack else width(spec)))
+    return jnp.zeros((spec.envs, 0), jnp.uint8) if spec.stack else jnp.zeros((spec.envs, width(spec)))
 
 
 def take_in(
     options: Learning,
     spec: Spec,
     replay: rp.Transition,
-    seen: Float[Array, "E S"],
+    seen: Shaped[Array, "E S"],
     action: Int[Array, "E"],
     timestep: TimeStep,
     step: Int[Array, ""],
-) -> tuple[rp.Transition, Float[Array, "E S"]]:
-    """Replay with what followed the last action, and what is seen now, as the networks get it."""
-    now = see(options, spec, timestep.observation)
+) -> tuple[rp.Transition, Shaped[Array, "E S"]]:
+    """Replay with what followed the last action, and what is seen now, as a Q-network gets it."""
+    now = shown(options, spec, timestep.observation)
     end, over = ends(options, spec, timestep), timestep.terminated | timestep.truncated
     told = action, timestep.reward
     # Before the first step this fills the last row, which is overwritten before it can be drawn.
@@ -145,11 +150,6 @@ def take_in(
     row = rp.Transition(None, *told, None, end.astype(jnp.float32), over.astype(jnp.float32))
     rest = rp.store(replay._replace(state=None), row, step - 1)
     return rest._replace(state=rp.shoot(replay.state, timestep.observation, step)), now
-
-
-def shown(options: Learning, spec: Spec, drawn: Any) -> Float[Array, "B S"]:
-    """Observations drawn from replay, as the networks get them: images are stored as they are, others like that."""
-    return see(options, spec, drawn) if spec.stack else drawn
 
 
 def cut_ends(options: Common, spec: Spec) -> bool:
@@ -196,9 +196,10 @@ def every(period: int, step: Int[Array, ""], new: PyTree, old: PyTree) -> PyTree
     return jax.tree.map(lambda a, b: jnp.where(step % period == 0, a, b), new, old)
 
 
-def renewed(options: Bootstrapping, step: Int[Array, ""], new: PyTree, old: PyTree) -> PyTree:
-    """The target copies of networks."""
-    return every(max(1, options.target_every // options.updates), step, new, old)
+def renewed(options: Bootstrapping, spec: Spec, step: Int[Array, ""], new: PyTree, old: PyTree) -> PyTree:
+    """The target copies of networks. Those that see images are large: to branch costs less than to read both."""
+    period = max(1, options.target_every // options.updates)
+    return lax.cond(step % period == 0, lambda: new, lambda: old) if spec.stack else every(period, step, new, old)
 
 
 def due(options: Learning, spec: Spec, step: Int[Array, ""]) -> Bool[Array, ""]:

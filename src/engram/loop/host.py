@@ -49,6 +49,8 @@ class Host:
         self.score, self.episode = np.zeros(shape), np.zeros(shape, np.int64)
         self.taken: dict[tuple[int, int], list[int]] = {place: [] for place in self.places}
         self.timestep: Any = copied(self.program.blank(len(self.seeds)))
+        self.shown: tuple[Any, tuple[Array, ...]] = None, ()
+        """a timestep, and what the device has of it already"""
         self.iteration = 0
         self.fault: EngramError | None = None
 
@@ -62,10 +64,11 @@ class Host:
     def _packed_learn(self, arrays: Arrays) -> tuple[Arrays, Arrays]:
         return self.packing.pack(self.program.learn(self.packing.unpack(arrays))), ()
 
-    def act(self) -> Int[np.ndarray, "R E"]:
+    def act(self) -> Int[Array, "R E"]:
         """The agents see what their environments show, and choose."""
-        self.arrays, (actions,) = self._act(self.arrays, *joined(self.timestep))
-        return np.asarray(actions)
+        of, told = self.shown
+        self.arrays, (actions,) = self._act(self.arrays, *(told if of is self.timestep else joined(self.timestep)))
+        return actions
 
     def learn(self) -> None:
         with jax.default_device(self.device):  # which each thread has its own of
@@ -136,23 +139,30 @@ class Host:
     def advance(self, iterations: int, stop: Callable[[], bool] = lambda: False) -> Float[np.ndarray, "T R E"]:
         returns = np.full((iterations, len(self.seeds), self.spec.envs), np.nan, np.float32)
         for i in range(iterations):
-            actions = self.act()
-            self._send(actions)
-            wait = self._begin_learning()  # the environments step meanwhile
-            self._step(actions, returns[i])
-            wait()
+            with self._learning(self.act()) as actions:
+                self._step(actions, returns[i])
             self.iteration += 1
             if self.fault or stop():
                 return returns[: i + 1]
         return returns
 
-    def _begin_learning(self) -> Callable[[], None]:
-        """Gives what waits until learning has been begun. A GPU's program that branches keeps whoever calls it waiting for most of its
-        time, so another thread does."""
+    @contextmanager
+    def _learning(self, chosen: Int[Array, "R E"]) -> Iterator[Int[np.ndarray, "R E"]]:
+        """Gives the actions, of which the environments know, to step them while the device learns."""
         if self.aside is None:
+            self._send(actions := np.asarray(chosen))
             self.learn()
-            return lambda: None
-        return self.aside.submit(self.learn).result
+            yield actions
+            return
+        # A GPU's program that branches keeps whoever calls it waiting for most of its time, so another thread does; and the GPU goes on
+        # to it without waiting for anybody. What the environments show is on its way to it before it has learnt.
+        learning = self.aside.submit(self.learn)
+        try:
+            self._send(actions := np.asarray(chosen))
+            yield actions
+            self.shown = self.timestep, jax.device_put(joined(self.timestep))
+        finally:
+            learning.result()
 
     def _send(self, actions: Int[np.ndarray, "R E"]) -> None:
         """Tells environments that step alone what to do."""
