@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from probes import CHOSEN_REWARD, CUE, ONE_STATE, PROBES, SEEN_REWARD, TWO_ARMS, TWO_STATES, WALK, constant, probe_spec, recalls
 
-from engram import episodic, loop, records
+from engram import episodic, loop, models, records
 from engram import replay as rp
 from engram import tables as tb
 from engram.agents import AGENTS, DQN, MBEC, MBECpp, Random, make, name_of
@@ -534,13 +534,40 @@ def any_number_of_environments_is_played(everyone, tmp_path):
         assert set(actions.tolist()) <= {0, 1}
 
 
+def any_action_may_be_played(everyone, tmp_path):
+    agent = everyone.agent
+    everyone.start(5, 6)
+    state = jax.tree.map(lambda x: jnp.array(x[0]), everyone.driver.carry.agent)
+    play = jax.jit(lambda epsilon: agent.play(state, WALKS, jnp.ones((400, 2)), jnp.ones(400, bool), jax.random.key(1), epsilon)[1])
+    greedy, half, random = (np.asarray(play(epsilon)) for epsilon in (0.0, 0.5, 1.0))
+    assert 120 < random.sum() < 280
+    if not isinstance(agent, Random):
+        assert len(set(greedy.tolist())) == 1  # they all see the same
+        assert 60 < np.sum(half != greedy) < 140  # of the half that is drawn, half is the greedy one
+
+
 PROMISES = [
     two_seeds_live_and_learn_differently,
     a_seed_does_not_mind_its_neighbours,
     a_seed_alone_in_gymnasium_lives_what_it_lives_in_jax_among_others,
     what_was_saved_goes_on_bit_for_bit,
     any_number_of_environments_is_played,
+    any_action_may_be_played,
 ]
+
+
+@pytest.mark.parametrize("name", ["mbec", "mbec++"])
+def test_a_trajectory_goes_on_by_what_is_done_not_by_what_would_be_best(name):
+    agent = SMALLEST[name]
+    spec = replace(WALKS, envs=200)
+    state = agent.init(jax.random.key(0), spec)
+    mind = (state.life if name == "mbec++" else state).mind
+    seen = jnp.ones((200, 2))
+    after, actions = agent.play(state, spec, seen, jnp.ones(200, bool), jax.random.key(1), 0.5)
+    pairs = models.pairs(seen, actions, spec.actions)
+    expected = jax.vmap(mind.trajectory)(fresh(200, agent.trajectory), pairs)
+    assert set(actions.tolist()) == {0, 1}
+    np.testing.assert_allclose((after.life if name == "mbec++" else after).mind.tau.h, expected.h, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", SMALLEST)

@@ -57,17 +57,18 @@ def record(policy: Policy, task: Task, seed: int = 0, limit: int = 10_000) -> tu
     seen = _begin(env, task.name, seed, 0)
     policy.reset()
     frames, over = [_frame(env, task.name)], False
-    random, epsilon = np.random.default_rng(seed), 0.0
+    epsilon, life_ends, lives = 0.0, False, 0
     if task.arcade is not None:  # games are long, and an agent that never presses the button would wait for ever
-        limit, epsilon = min(limit, LONGEST), task.arcade.protocol.epsilon
+        limit, epsilon, life_ends = min(limit, LONGEST), task.arcade.protocol.epsilon, task.arcade.protocol.life_ends
     while not over and len(frames) < limit:
-        action = int(policy.choose(np.asarray(seen)[None])[0])
-        if random.random() < epsilon:
-            action = int(random.integers(policy.spec.actions))
+        action = int(policy.choose(np.asarray(seen)[None], epsilon)[0])
         with blame(task.name, "step"):
-            seen, _, terminated, truncated, _ = env.step(action)
+            seen, _, terminated, truncated, info = env.step(action)
         frames.append(_frame(env, task.name))
         over = terminated or truncated
+        if life_ends and info["lives"] < lives:  # a trajectory ends where it does in training
+            policy.reset()
+        lives = info.get("lives", 0)
     fps = env.metadata.get("render_fps", 30)
     env.close()
     return frames, fps

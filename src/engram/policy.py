@@ -41,13 +41,13 @@ class Policy:
         actions = self.choose(seen[None] if is_one else seen) + self.spec.first_action
         return int(actions[0]) if is_one else actions
 
-    def choose(self, batch: np.ndarray) -> np.ndarray:
-        """The actions for a batch of observations, both as agents see them."""
+    def choose(self, batch: np.ndarray, epsilon: float = 0.0) -> np.ndarray:
+        """The actions for a batch of observations, both as agents see them; with probability epsilon any."""
         # Another number of environments than before can only be other environments, where episodes begin.
         known = self._first is not None and np.size(self._first) in (1, len(batch))
         first = np.broadcast_to(self._first, len(batch)) if known else np.ones(len(batch), bool)
         key = jax.random.fold_in(self._key, self._step)
-        self.state, actions = _play(self.agent, self.spec)(self.state, batch.astype(self.spec.dtype), first, key)
+        self.state, actions = _play(self.agent, self.spec, epsilon)(self.state, batch.astype(self.spec.dtype), first, key)
         self._step += 1
         self._first = np.zeros(len(batch), bool)
         return np.asarray(actions)
@@ -73,6 +73,6 @@ def one_hot(spec: Spec, observation: Any) -> np.ndarray:
 
 
 @cache
-def _play(agent: Agent, spec: Spec):
+def _play(agent: Agent, spec: Spec, epsilon: float):
     """Compiled once for all policies of one agent on one task."""
-    return jax.jit(lambda state, observation, first, key: agent.play(state, spec, jnp.asarray(observation), first, key))
+    return jax.jit(lambda state, observation, first, key: agent.play(state, spec, jnp.asarray(observation), first, key, epsilon))

@@ -91,7 +91,13 @@ class Agent(Protocol):
     def learn(self, state: Any, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]) -> tuple[PyTree, Metrics]: ...
 
     def play(
-        self, state: Any, spec: Spec, observation: Float[Array, "E ..."], first: Bool[Array, "E"], key: Key[Array, ""]
+        self,
+        state: Any,
+        spec: Spec,
+        observation: Float[Array, "E ..."],
+        first: Bool[Array, "E"],
+        key: Key[Array, ""],
+        epsilon: Float[Array, ""] | float = 0.0,
     ) -> tuple[PyTree, Int[Array, "E"]]:
-        """The greedy action, learning nothing; `first` marks the environments where an episode begins."""
+        """The greedy action or, with probability epsilon, any; learning nothing. `first` marks the environments where an episode begins."""
         ...

@@ -15,6 +15,7 @@ from engram.agents.shared import (
     due,
     epsilon,
     explore,
+    greedy,
     nothing_seen,
     q_network,
     rate,
@@ -104,6 +105,6 @@ class DQN(Bootstrapping):
         taken = jnp.take_along_axis(jax.vmap(q)(state), action[:, None], axis=-1)[:, 0]
         return td_loss(target, taken, self.huber)
 
-    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
+    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
         q = jax.vmap(state.q)(shown(self, spec, observation))
-        return state, jnp.argmax(choosable(spec, q), axis=-1)
+        return state, greedy(spec, q, epsilon, key)

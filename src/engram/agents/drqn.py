@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import replay as rp
-from engram.agents.shared import TemporalDifference, check_replay, due, ends, epsilon, every, explore, rate, see
+from engram.agents.shared import TemporalDifference, check_replay, due, ends, epsilon, every, explore, greedy, rate, see
 from engram.networks import Carried, Recurrent, applied, draw, fresh, in_turn, lived, optimiser, width
 from engram.options import Count, Range
 from engram.returns import td_target
@@ -126,10 +126,10 @@ class DRQN(TemporalDifference):
         is_whole = ~batch.first[self.burn_in + 1 :] | (learnt.end > 0)
         return jnp.sum(is_whole * (target - taken) ** 2) / jnp.maximum(jnp.sum(is_whole), 1)
 
-    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
+    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
         seen = see(self, spec, observation)
         carried, q = now(state.q, lived(state.carried, first), seen)
-        return state._replace(carried=carried), jnp.argmax(q, axis=-1)
+        return state._replace(carried=carried), greedy(spec, q, epsilon, key)
 
 
 def now(q: Recurrent, carried: Carried, state: Float[Array, "B S"]) -> tuple[Carried, Float[Array, "B A"]]:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from engram import episodic
 from engram import replay as rp
-from engram.agents.shared import Learning, blank_replay, check_neighbours, due, ends, epsilon, explore, nothing_seen, see
+from engram.agents.shared import Learning, blank_replay, check_neighbours, due, ends, epsilon, explore, greedy, nothing_seen, see
 from engram.agents.shared import take_in as store_transition
 from engram.episodic import Episodic, Experience, Happened, Mind
 from engram.errors import EngramError
@@ -62,10 +62,10 @@ class MBEC(Episodic, Learning):
         mind = episodic.train_trajectory(mind, self, spec, life.replay, self.clip, step, jax.random.fold_in(key, 1))
         return life._replace(mind=mind), {"reward_loss": loss, "trajectory_loss": mind.recall_loss}
 
-    def play(self, life: Life, spec: Spec, observation, first, key: Key[Array, ""]):
+    def play(self, life: Life, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
         state = see(self, spec, observation)
         plan, q, _ = foresee(self, life.mind, spec, state, first)
-        action = jnp.argmax(choosable(spec, q), axis=-1)
+        action = greedy(spec, q, epsilon, key)
         return life._replace(mind=life.mind._replace(tau=episodic.after(plan, action))), action
 
 

@@ -12,7 +12,7 @@ from engram import episodic, models
 from engram import memory as mem
 from engram import replay as rp
 from engram.agents.mbec import Life, born, foresee, take_in
-from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, explore, q_network, rate, renewed, repeated, shown
+from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, explore, greedy, q_network, rate, renewed, repeated, shown
 from engram.episodic import Episodic, Experience, Mind
 from engram.networks import MLP, Seeing, choosable, descend, draw, head, optimiser, trunk, widened
 from engram.options import Count, Probability, Share
@@ -251,10 +251,10 @@ class MBECpp(Episodic, Bootstrapping):
         shift = jnp.log(self.initial_beta / (1 - self.initial_beta))
         return jax.nn.sigmoid(jax.vmap(semantic.consolidation)(tau)[:, 0] + shift)
 
-    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
+    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
         found, gist = self.look(state, shown(self, spec, observation))
         mind = state.life.mind
         plan, q_mbec, tau = foresee(self, mind, spec, found if gist is None else gist, first)
         q = self.beta(state.semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) + self.values(state.semantic, found, tau.h)
-        action = jnp.argmax(choosable(spec, q), axis=-1)
+        action = greedy(spec, q, epsilon, key)
         return state._replace(life=state.life._replace(mind=mind._replace(tau=episodic.after(plan, action)))), action

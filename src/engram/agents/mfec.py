@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from engram import replay as rp
 from engram import tables as tb
 from engram import waiting as wt
-from engram.agents.shared import Exploring, check_neighbours, ends, epsilon, explore, see, to_judge
+from engram.agents.shared import Exploring, check_neighbours, ends, epsilon, explore, greedy, see, to_judge
 from engram.errors import EngramError
 from engram.memory import Memory
 from engram.networks import choosable, descend, optimiser, width
@@ -146,8 +146,8 @@ class MFEC(Exploring):
         """What each action is held to be worth."""
         return tb.read_mean(state.tables, tb.recall(state.tables, self.keys(state, spec, observation), self.neighbours))
 
-    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
-        return state, jnp.argmax(choosable(spec, self.values(state, spec, observation)), axis=-1)
+    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
+        return state, greedy(spec, self.values(state, spec, observation), epsilon, key)
 
 
 def project(draws: Float[Array, "S D"]) -> Float[Array, "S min(S,D)"]:

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from engram import replay as rp
 from engram import tables as tb
 from engram import waiting as wt
-from engram.agents.shared import Learning, check_neighbours, check_replay, due, ends, epsilon, explore, rate, see, to_judge
+from engram.agents.shared import Learning, check_neighbours, check_replay, due, ends, epsilon, explore, greedy, rate, see, to_judge
 from engram.memory import Memory
 from engram.networks import MLP, choosable, clipped, draw, optimiser, width
 from engram.options import Count, Positive, Probability
@@ -181,7 +181,7 @@ class NEC(Learning):
         q = jnp.sum(kernel * lookup.values, axis=-1) / jnp.maximum(jnp.sum(kernel, axis=-1), 1e-12)
         return jnp.sum(batch.known * (batch.target - q) ** 2) / jnp.maximum(jnp.sum(batch.known), 1)
 
-    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
+    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
         h = jax.vmap(state.embedding)(see(self, spec, observation))
         near = tb.recall(state.tables, h, self.neighbours, self.delta)
-        return state, jnp.argmax(choosable(spec, tb.read_weighted(state.tables, near)), axis=-1)
+        return state, greedy(spec, tb.read_weighted(state.tables, near), epsilon, key)

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import replay as rp
-from engram.agents.shared import Common, cut_ends, rate, see
+from engram.agents.shared import Common, cut_ends, greedy, rate, see
 from engram.errors import EngramError
 from engram.networks import MLP, Recurrent, descend, fresh, in_turn, lived, optimiser, width
 from engram.options import Count, Positive, Probability, Range
@@ -239,10 +239,10 @@ class PPO(Common):
         }
         return policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy, metrics
 
-    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""]):
+    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
         before = lived(state.carried, first)
         carried, log_p, _ = run_once(state.networks, before, see(self, spec, observation))
-        return state._replace(carried=carried), jnp.argmax(log_p, axis=-1)
+        return state._replace(carried=carried), greedy(spec, log_p, epsilon, key)
 
 
 def sequences(rows: PyTree, length: int) -> PyTree:

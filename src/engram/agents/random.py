@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 import jax
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Float, Int, Key
 
+from engram.agents.shared import count
 from engram.types import Spec, TimeStep
 
 
@@ -21,10 +22,5 @@ class Random:
     def learn(self, state, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         return state, {}
 
-    def play(self, state, spec: Spec, observation, first, key: Key[Array, ""]):
+    def play(self, state, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
         return state, jax.random.randint(key, (observation.shape[0],), 0, count(spec))
-
-
-def count(spec: Spec) -> Int[Array, ""] | int:
-    """How many actions may be chosen."""
-    return spec.actions if spec.allowed is None else spec.allowed

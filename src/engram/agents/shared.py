@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from engram import replay as rp
 from engram.errors import EngramError
-from engram.networks import CONVOLUTIONS, MLP, Seeing, Vision, encode, width
+from engram.networks import CONVOLUTIONS, MLP, Seeing, Vision, choosable, encode, width
 from engram.options import Count, Positive, Probability, check_all
 from engram.types import Spec, TimeStep
 
@@ -189,6 +189,21 @@ def explore(q: Float[Array, "E A"], epsilon: Float[Array, ""], lots: Float[Array
     count = jnp.cumsum(chosen, axis=-1)  # the first whose count exceeds a drawn number is taken
     drawn = jnp.minimum((choice * count[:, -1]).astype(jnp.int32), count[:, -1] - 1)
     return jnp.argmax(count > drawn[:, None], axis=-1).astype(jnp.int32)
+
+
+def count(spec: Spec) -> Int[Array, ""] | int:
+    """How many actions may be chosen."""
+    return spec.actions if spec.allowed is None else spec.allowed
+
+
+def greedy(spec: Spec, q: Float[Array, "E A"], epsilon: Float[Array, ""] | float, key: Key[Array, ""]) -> Int[Array, "E"]:
+    """The best action, of equals the first; or, with probability epsilon, any that may be chosen."""
+    best = jnp.argmax(choosable(spec, q), axis=-1).astype(jnp.int32)
+    if isinstance(epsilon, float) and not epsilon:
+        return best
+    lot_key, any_key = jax.random.split(key)
+    any_action = jax.random.randint(any_key, best.shape, 0, count(spec))
+    return jnp.where(jax.random.uniform(lot_key, best.shape) < epsilon, any_action, best)
 
 
 def every(period: int, step: Int[Array, ""], new: PyTree, old: PyTree) -> PyTree:

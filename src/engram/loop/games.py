@@ -59,10 +59,7 @@ class Judge:
         states, keys, step = self.packing.unpack(arrays)
 
         def one(state, observation, first, epsilon, allowed, key):
-            greedy_key, lot_key, any_key = jax.random.split(jax.random.fold_in(key, step), 3)
-            state, greedy = self.agent.play(state, replace(self.spec, allowed=allowed), observation, first, greedy_key)
-            any_action = jax.random.randint(any_key, greedy.shape, 0, allowed)
-            return state, jnp.where(jax.random.uniform(lot_key, greedy.shape) < epsilon, any_action, greedy).astype(jnp.int32)
+            return self.agent.play(state, replace(self.spec, allowed=allowed), observation, first, jax.random.fold_in(key, step), epsilon)
 
         states, actions = jax.vmap(one)(states, observation, first, self.epsilon, self.allowed, keys)
         return self.packing.pack((states, keys, step + 1)), (actions,)
