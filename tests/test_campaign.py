@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from engram.agents import make
 from engram.cli import main
 from engram.errors import EngramError
-from engram.experiments import campaign, scoreboard
+from engram.experiments import campaign, reporting, scoreboard
+from engram.experiments.atari import ATARI
 from engram.experiments.campaign import Job, next_batch
 from engram.provenance import describe_machine
 from engram.tasks.atari import GAMES
@@ -154,3 +156,71 @@ def test_there_is_one_campaign(capsys):
     with pytest.raises(SystemExit):
         main(["campaign", "chess"])
     assert "There is no campaign 'chess': the only one is `engram campaign atari`." in capsys.readouterr().err
+
+
+def ledger(results, *rows):
+    """As the campaign would leave it."""
+    for row in rows:
+        file = campaign.of_row(row).file(results)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(row | describe_machine() | {"test": "as ever"}))
+
+
+def verdicts(results):
+    names = "River Raid", "half", "DQN", "SimPLe"
+    return {name: outcome for name, (claim, outcome) in zip(names, ATARI.verdicts(results).items(), strict=True) if name in claim.says}
+
+
+def test_five_seeds_decide_whether_mbecpp_is_ahead_of_simple(tmp_path):
+    assert not ATARI.is_done(tmp_path)
+    simple = {"asterix": 668.0, "breakout": 6.1, "fishing_derby": -94.5, "hero": 621.5}
+    for sign, expected in ((1, "holds"), (-1, "does not hold")):
+        rows = [told("mbec++", game, score + sign * (5 + seed), seed) for game, score in simple.items() for seed in range(5)]
+        ledger(tmp_path, *rows)
+        verdict, (test,) = verdicts(tmp_path)["SimPLe"]
+        gaps = [
+            scoreboard.human_normalised(score + sign * 7, game) - scoreboard.human_normalised(score, game) for game, score in simple.items()
+        ]
+        assert verdict == expected
+        assert test.middle == pytest.approx(np.mean(gaps))  # the middle seed is 7 off
+    rows[0]["seed"] = 9  # which is not of the plan
+    Job("mbec++", "asterix", 100_000, 0).file(tmp_path).unlink()
+    ledger(tmp_path, rows[0])
+    assert verdicts(tmp_path)["SimPLe"][0] == "not run yet"
+    assert ATARI.found(tmp_path).numbers["state"] == "19 of 91 runs"
+
+
+def test_long_runs_decide_by_games(tmp_path):
+    games = campaign.CURVES + campaign.NEXT
+    # NEC, MFEC and DQN are all below a million points, and above minus a thousand
+    long = [told("mbec++", game, 1e6 if i < 7 else -1e3, steps=campaign.LONG) for i, game in enumerate(games)]
+    ledger(tmp_path, *long[:5])
+    assert {verdict for verdict, _ in verdicts(tmp_path).values()} == {"not run yet"}
+    ledger(tmp_path, *long)
+    verdict, (test,) = verdicts(tmp_path)["half"]
+    assert (test.what, test.middle) == ("share of 14 games", 0.5)
+    assert test.for_it == pytest.approx(binomtest(7, 14, 0.25, alternative="greater").pvalue)
+    assert verdict == "holds"
+    ledger(tmp_path, *(told("dqn", game, 100.0 * i, steps=campaign.LONG) for i, game in enumerate(games)))
+    verdict, (test,) = verdicts(tmp_path)["DQN"]
+    assert (test.middle, verdict) == (0.5, "undecided")  # ahead by far in seven, behind in seven
+
+
+def test_a_learnt_weight_is_held_against_the_best_fixed_one(tmp_path):
+    fixed = [told("mbec++", "riverraid", score, steps=campaign.LONG) | {"beta": beta} for beta, score in ((0.1, 2900.0), (0.5, 900.0))]
+    ledger(tmp_path, told("mbec++", "riverraid", 6900.0, steps=campaign.LONG), *fixed)
+    assert verdicts(tmp_path)["River Raid"][0] == "not run yet"
+    ledger(tmp_path, told("mbec++", "riverraid", 1500.0, steps=campaign.LONG) | {"beta": 0.9})
+    verdict, (test,) = verdicts(tmp_path)["River Raid"]
+    assert test.middle == pytest.approx(4000.0)
+    assert verdict == "undecided"  # by one seed
+
+
+def test_what_the_ledger_has_stands_in_the_report(tmp_path):
+    rows = [told("mbec++", game, 10.0, seed) for game in campaign.CURVES for seed in range(5)]
+    ledger(tmp_path, *rows)
+    assert reporting.state(ATARI, tmp_path) == "30 of 91 runs"
+    ATARI.illustrate(tmp_path)
+    assert ATARI.picture(tmp_path).exists()
+    card = dict(reporting.protocol(ATARI, tmp_path))
+    assert (card["agent steps"], card["emulator frames"]) == ("100,000", "400,000")

@@ -367,6 +367,8 @@ def reproduce(arguments: list[str]) -> None:
     for experiment in wanted:
         if experiment.later:
             Console().print(f"{experiment.name}: not yet, {experiment.later}.", highlight=False)
+        elif experiment.by:
+            Console().print(f"{experiment.name}: {reporting.state(experiment, results)}, trained by `{experiment.by}`.", highlight=False)
     wanted = [experiment.quick() if options.quick else experiment for experiment in wanted if not experiment.later]
     scratch, until = Path(options.scratch), running.deadline(options.minutes)
     if options.jobs > 1 and options.part is not None:

@@ -297,6 +297,11 @@ def like(leaf: Any, array: np.ndarray, impl: str | None) -> Any:
     return jnp.asarray(array) if hasattr(leaf, "dtype") else array.item()
 
 
+def size(tree: PyTree) -> int:
+    """Bytes that arrays, or what has their shapes, take."""
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+
+
 def octets(array: np.ndarray) -> np.ndarray:
     """The bytes of a contiguous array, not copied."""
     return array.reshape(-1).view(np.uint8)

@@ -1,7 +1,6 @@
 """Training from the first step to the last: curves, checkpoints, interruption, and going on."""
 
 import dataclasses
-import math
 import operator
 import signal
 import threading
@@ -26,7 +25,7 @@ from engram.options import Count
 from engram.options import check as check_option
 from engram.policy import Policy, without_learning
 from engram.provenance import describe_machine, memory_size
-from engram.records import Curves, RunFolder
+from engram.records import Curves, RunFolder, size
 from engram.report.figures import learning_curves
 from engram.report.statistics import summary
 from engram.scores import Scores
@@ -93,7 +92,7 @@ class Training:
 
     def check_size(self) -> None:
         """Raises if the runs need more memory than there is."""
-        needed = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(self.driver.template()))
+        needed = size(self.driver.template())
         there = memory_size()
         if there is not None and needed > there:
             raise EngramError(

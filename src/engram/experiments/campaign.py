@@ -8,7 +8,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from engram.experiments.running import curves, deadline, markdown, train
 from engram.loop import games
 from engram.policy import without_learning
 from engram.provenance import describe_machine, memory_size
-from engram.records import replacing, write_json
+from engram.records import replacing, size, write_json
 from engram.scores import Scores
 from engram.tasks import Task, find
 from engram.tasks.atari import PROTOCOLS, SKIP
@@ -95,6 +95,11 @@ def agent_of(job: Job) -> Agent:
     """The preset `atari`; in short runs learning begins, and exploration ends, earlier."""
     own = {} if job.beta is None else {"fixed_beta": job.beta}
     return make(job.agent, "atari", learn_start=min(50_000, job.steps // 20), epsilon_decay=min(1e5, job.steps / 10), **own)
+
+
+def of_row(row: dict[str, Any]) -> Job:
+    """The run that a row of the ledger is of."""
+    return Job(**{field.name: row[field.name] for field in fields(Job) if field.name in row})
 
 
 class Best:
@@ -216,8 +221,7 @@ def room(job: Job) -> int:
         return 1
     spec = joint([job])
     state = jax.eval_shape(lambda: agent_of(job).init(jax.random.key(0), spec))
-    each = sum(np.prod(x.shape, dtype=float) * x.dtype.itemsize for x in jax.tree.leaves(state))
-    return max(1, int(0.8 * there / each))
+    return max(1, int(0.8 * there / size(state)))
 
 
 def joint(jobs: Sequence[Job]) -> Spec:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from engram.errors import EngramError, nearest_names
+from engram.experiments.atari import ATARI
 from engram.experiments.control import ABLATIONS, CONSOLIDATION, CONTRIBUTIONS, ENGRAM, NOISY_TASKS, PIECES
 from engram.experiments.convergence import CONVERGENCE
 from engram.experiments.experiment import Claim, Experiment
@@ -38,13 +39,7 @@ EXPERIMENTS = {
         MATHEMATICS,
         ENGRAM,
         PIECES,
-        planned(
-            "atari",
-            "Tables 1 and 2, learning curves, and River Raid's ablation",
-            "`engram campaign atari` trains it in stretches, of which most are still to come",
-            (9, "On River Raid dynamic consolidation reaches nearly 7,000, the best fixed weight less than 3,000."),
-            (11, "MBEC++ is the best of its table in about half of the games."),
-        ),
+        ATARI,
         planned(
             "navigation",
             "Figure 7: 3D navigation with 3 and 5 objects",

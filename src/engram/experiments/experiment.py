@@ -49,6 +49,12 @@ class Experiment:
     """those that a quick version has; all where not given"""
     compute: Callable[[bool], dict[str, Any]] | None = None
     """gives numbers; told whether it must be quick"""
+    gather: Callable[[Path], dict[str, Any]] | None = None
+    """gives numbers from what another command left in the results' folder, none where there is nothing; `state` says how much there is"""
+    by: str = ""
+    """that command"""
+    card: Callable[[Found], list[list[str]]] | None = None
+    """how they came about"""
     draw: Callable[[Found, Path], None] | None = None
     later: str = ""
     """what is missing before it can be run at all"""
@@ -67,9 +73,13 @@ class Experiment:
         return [line for line in self.lines if load(line, results) is None]
 
     def is_done(self, results: Path) -> bool:
-        return not self.later and not self.missing(results) and (self.compute is None or self.file(results).exists())
+        if self.later or self.missing(results):
+            return False
+        return bool(self.gather(results)) if self.gather else self.compute is None or self.file(results).exists()
 
     def found(self, results: Path) -> Found:
+        if self.gather:
+            return Found({}, self.gather(results))
         file = self.file(results)
         try:
             numbers = json.loads(file.read_text()) if self.compute and file.exists() else {}

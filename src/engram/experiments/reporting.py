@@ -23,7 +23,9 @@ def state(experiment: Experiment, results: Path) -> str:
     missing = len(experiment.missing(results))
     if missing:
         return f"{len(experiment.lines) - missing} of {len(experiment.lines)} lines"
-    return "done" if experiment.is_done(results) else "not run yet"
+    if not experiment.is_done(results):
+        return "not run yet"
+    return experiment.found(results).numbers.get("state", "done")
 
 
 def overview(results: Path, quick: bool = False) -> list[list[str]]:
@@ -72,7 +74,7 @@ def section(experiment: Experiment, results: Path) -> list[Block]:
     """A picture, the claims with their comparisons, and how it came about."""
     blocks: list[Block] = [Heading(experiment.name), Text(f"{experiment.paper}. State: {state(experiment, results)}.")]
     if not experiment.is_done(results):
-        return [*blocks, Text(f"`engram reproduce {experiment.name}` runs what is missing.")]
+        return [*blocks, Text(f"`{experiment.by or f'engram reproduce {experiment.name}'}` runs what is missing.")]
     if experiment.picture(results).exists():
         blocks.append(Picture(experiment.picture(results), experiment.paper))
     for claim, (verdict, tests) in experiment.verdicts(results).items():
@@ -94,6 +96,8 @@ def evidence(tests: Iterable[Test]) -> Table:
 def protocol(experiment: Experiment, results: Path) -> list[list[str]]:
     """The card that every published figure has."""
     found = experiment.found(results)
+    if experiment.card:
+        return experiment.card(found)
     rows = [["command", f"`engram reproduce {experiment.name}`"]]
     if not found.lines:
         numbers: dict[str, Any] = found.numbers

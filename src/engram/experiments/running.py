@@ -15,7 +15,7 @@ from engram import loop
 from engram.agents import name_of
 from engram.errors import EngramError, Interrupted
 from engram.provenance import describe_machine
-from engram.records import Curves, RunFolder
+from engram.records import Curves, RunFolder, size
 from engram.scores import Scores
 from engram.tasks import Task
 from engram.types import Agent, Spec
@@ -28,7 +28,9 @@ PRESET |= {"mbec": "paper", "mbec++": "paper"}  # the paper names one setting fo
 POINTS = 200
 """of a curve"""
 PATIENCE = 180.0
-"""seconds between two checkpoints"""
+"""seconds between two checkpoints, at least"""
+SAVED = 5e8
+"""bytes of a checkpoint that are written in a second, where none was written yet"""
 
 
 def main(run: type, report: type) -> None:
@@ -113,7 +115,7 @@ def train(
         before = meta["seconds"]
     else:
         driver.start()
-    saved, patience = began, PATIENCE
+    saved, patience = began, _patience(size(driver.template()) / SAVED)
     while not is_trained:
         scores.add(driver.advance(min(scores.interval, steps - driver.iteration)))
         if driver.fault is not None:
@@ -131,7 +133,7 @@ def train(
             tree, notes = ((), {}) if is_trained else driver.save()  # who has learnt all needs no replay any more
             folder.save((tree, scores.tree(), beside.tree()), {"notes": notes, "seconds": seconds, "is_trained": is_trained})
             saved = time.monotonic()
-            patience = max(PATIENCE, 20 * (saved - writing))
+            patience = _patience(saved - writing)
         if is_over and not is_trained:
             raise Interrupted(f"{label} stopped at step {driver.iteration * spec.envs:,}; the same command goes on.")
     driver.close()
@@ -140,6 +142,11 @@ def train(
     folder.checkpoint.unlink(missing_ok=True)
     print(f"{label}: done in {seconds:.0f} s", flush=True)
     return scores, seconds
+
+
+def _patience(writing: float) -> float:
+    """Seconds to the next checkpoint, where one takes so many to write."""
+    return max(PATIENCE, 20 * writing)
 
 
 def curves(scores: Scores, first: int, seeds: Sequence[int]) -> Curves:

@@ -132,11 +132,16 @@ def draw(rows: Sequence[dict[str, Any]], folder: Path) -> None:
         shown = means(mine) | {name: scores for name, scores in published(frames).items() if name.startswith("MBEC++")}
         heights = {a: [human_normalised(s[g], g) if g in s else float("nan") for g in games(mine)] for a, s in shown.items()}
         bars(games(mine), heights, folder / f"scores-{frames}.png", f"{frames:,} emulator frames", "human-normalised test score, %")
-        panels: dict[str, dict[str, Any]] = {}
-        for row in _whole(rows, frames):
-            curve = np.array(row["curve"]["steps"], float), np.array(row["curve"]["score"], float)
-            panels.setdefault(row["game"], {}).setdefault(row["agent"], {})[row["seed"]] = curve
-        grid(panels, folder / f"curves-{frames}.png")
+        draw_curves(rows, frames, folder / f"curves-{frames}.png")
+
+
+def draw_curves(rows: Sequence[dict[str, Any]], frames: int, path: Path) -> None:
+    """A panel a game, with bands where there are several seeds."""
+    panels: dict[str, dict[str, Any]] = {}
+    for row in _whole(rows, frames):
+        curve = np.array(row["curve"]["steps"], float), np.array(row["curve"]["score"], float)
+        panels.setdefault(row["game"], {}).setdefault(row["agent"], {})[row["seed"]] = curve
+    grid(panels, path)
 
 
 @cache

@@ -1,0 +1,148 @@
+"""What the Atari campaign's ledger says of the paper's claims."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import binomtest
+
+from engram.experiments import campaign, scoreboard
+from engram.experiments.campaign import CURVES, LONG, SHORT, TEST_GAMES
+from engram.experiments.experiment import Claim, Experiment, Found
+from engram.experiments.running import machines
+from engram.experiments.verdicts import Test, compare
+from engram.report.statistics import interval, mean
+from engram.tasks.atari import PROTOCOLS, SKIP
+
+AHEAD = ("asterix", "breakout", "fishing_derby", "hero")
+"""games on which the paper has MBEC++ ahead of SimPLe"""
+SEEDS = 5
+"""that the paper has"""
+
+
+def gather(results: Path) -> dict[str, Any]:
+    """The ledger's runs, without those that are not of its plan."""
+    planned = {job.name for job in campaign.PLAN}
+    rows = [row for row in campaign.rows(results) if campaign.of_row(row).name in planned]
+    return {"rows": rows, "state": f"{len(rows)} of {len(planned)} runs"} if rows else {}
+
+
+def scores(found: Found, steps: int, label: str) -> dict[str, dict[int, float]]:
+    """Test scores by game and seed."""
+    by_game: dict[str, dict[int, float]] = {}
+    for row in found.numbers["rows"]:
+        job = campaign.of_row(row)
+        if (job.steps, job.label) == (steps, label):
+            by_game.setdefault(job.game, {})[job.seed] = row["test_score"]
+    return by_game
+
+
+def ahead_of_simple(found: Found) -> Sequence[Test]:
+    """By the mean of four games, since five seeds are too few to decide on each."""
+    ours, simple = scores(found, SHORT, "mbec++"), scoreboard.published(SHORT * SKIP)["SimPLe"]
+    if any(len(ours.get(game, {})) < SEEDS for game in AHEAD):
+        return ()
+    normal = scoreboard.human_normalised
+    of_seeds = [np.mean([normal(ours[game][seed], game) for game in AHEAD]) for seed in range(SEEDS)]
+    return [compare("four games, % human-normalised", of_seeds, np.mean([normal(simple[game], game) for game in AHEAD]))]
+
+
+def ahead_of_dqn(found: Found) -> Sequence[Test]:
+    """By games, of most of which there is one seed; counted, since scores of one can outweigh those of all others."""
+    ours, theirs = (means(scores(found, LONG, agent)) for agent in ("mbec++", "dqn"))
+    both = sorted(set(ours) & set(theirs))
+    return share([ours[game] > theirs[game] for game in both], 0.5, 0.5) if set(CURVES) <= set(both) else ()
+
+
+def is_best_of_half(found: Found) -> Sequence[Test]:
+    """That of four agents one is best in half of the games is more than a quarter, and not less than half."""
+    ours = means(scores(found, LONG, "mbec++"))
+    others = [scores for name, scores in scoreboard.published(LONG * SKIP).items() if not name.startswith("MBEC++")]
+    games = [game for game in ours if all(game in scores for scores in others)]
+    is_best = [ours[game] > max(scores[game] for scores in others) for game in games]
+    return share(is_best, 0.25, 0.5) if set(CURVES) <= set(games) else ()
+
+
+def means(by_game: dict[str, dict[int, float]]) -> dict[str, float]:
+    """Of the seeds."""
+    return {game: float(np.mean(list(by_seed.values()))) for game, by_seed in by_game.items()}
+
+
+def share(are: Sequence[bool], more: float, less: float) -> Sequence[Test]:
+    """Whether the share of games for which something is so is more than the one number; or, the other way, less than the other."""
+    low, high = interval(np.array(are, float), mean)
+    count, so = len(are), int(np.sum(are))
+    for_it, against = binomtest(so, count, more, alternative="greater"), binomtest(so, count, less, alternative="less")
+    return [Test(f"share of {count} games", so / count, low, high, float(for_it.pvalue), float(against.pvalue))]
+
+
+def weights(found: Found) -> Sequence[Test]:
+    """On River Raid: the learnt weight against the best of the fixed ones."""
+    learnt = scores(found, LONG, "mbec++").get("riverraid", {})
+    fixed = [scores(found, LONG, campaign.label("mbec++", beta)).get("riverraid", {}) for beta in campaign.BETAS]
+    if not learnt or not all(fixed):
+        return ()
+    best = max(fixed, key=lambda by_seed: np.mean(list(by_seed.values())))
+    seeds = sorted(set(learnt) & set(best))
+    return [compare("learnt weight, best fixed one", [learnt[seed] for seed in seeds], [best[seed] for seed in seeds])]
+
+
+def card(found: Found) -> list[list[str]]:
+    """How the runs came about."""
+    rows = found.numbers["rows"]
+    budgets = sorted({row["steps"] for row in rows})
+    return [
+        ["command", "`engram campaign atari`"],
+        ["tasks", f"{len({row['game'] for row in rows})} games, classic protocol: {PROTOCOLS['classic'].about}"],
+        ["agent steps", " and ".join(f"{steps:,}" for steps in budgets)],
+        ["emulator frames", " and ".join(f"{steps * SKIP:,}" for steps in budgets)],
+        ["runs", found.numbers["state"]],
+        ["score", f"mean of {TEST_GAMES} test games; {campaign.judged(rows)}"],
+        ["trained on", machines(rows)],
+        ["all of them", "[the ledger](../atari/README.md)"],
+    ]
+
+
+def draw(found: Found, path: Path) -> None:
+    rows = found.numbers["rows"]
+    scoreboard.draw_curves(rows, scoreboard.budgets(rows)[-1], path)
+
+
+ATARI = Experiment(
+    name="atari",
+    paper="Tables 1 and 2, the appendix's tables and learning curves, and River Raid's ablation",
+    gather=gather,
+    by="engram campaign atari",
+    card=card,
+    draw=draw,
+    claims=(
+        Claim(
+            9,
+            "On River Raid dynamic consolidation reaches nearly 7,000, the best fixed weight less than 3,000.",
+            weights,
+            "test scores by seed, the learnt weight minus the best of the fixed ones, 10 million emulator frames",
+        ),
+        Claim(
+            11,
+            "MBEC++ is the best of its table in about half of the games.",
+            is_best_of_half,
+            "the share of games on which ours is above the published NEC, MFEC and DQN at 10 million emulator frames; as claimed is more "
+            "than a quarter, which each of four alike would have, and the other way less than a half",
+        ),
+        Claim(
+            11,
+            "MBEC++ learns better than DQN.",
+            ahead_of_dqn,
+            "the share of games on which its test score is above that of DQN by the same code and protocol, 10 million emulator frames; as "
+            "claimed is more than half, the other way less",
+        ),
+        Claim(
+            11,
+            "After 400,000 frames MBEC++ is better than SimPLe on Asterix, Breakout, Fishing Derby and Hero.",
+            ahead_of_simple,
+            "the human-normalised test score, mean of the four games, of each of five seeds, minus that of SimPLe's published means "
+            "(Kaiser et al. 2020), 400,000 emulator frames",
+        ),
+    ),
+)
