@@ -166,6 +166,23 @@ def test_agents_learn_from_as_many_steps_as_they_are_told(kind):
     assert loss(2) == loss(3)  # there are but two
 
 
+@pytest.mark.parametrize("kind", [DQN, MBECpp])
+def test_adam_divides_by_what_gradients_were_and_its_eps(kind):
+    """Its first step is rate * g / (|g| + eps)."""
+
+    def step(eps):
+        agent = kind(**(TINY if kind is MBECpp else {"hidden": 2, "batch": 2}), learn_start=1, adam_eps=eps, learning_rate=1.0)
+        state, replay = several_steps(agent)
+        state = state._replace(life=state.life._replace(replay=replay)) if kind is MBECpp else state._replace(replay=replay)
+        after, _ = jax.jit(lambda state: agent.learn(state, SPEC, jnp.int32(2), jax.random.key(1)))(state)
+        q_of = (lambda state: state.semantic.q) if kind is MBECpp else (lambda state: state.q)
+        return np.concatenate([np.ravel(b - a) for a, b in zip(*map(jax.tree.leaves, (q_of(state), q_of(after))), strict=True)])
+
+    gradient = step(1.0) / (1 - np.abs(step(1.0)))
+    assert np.any(gradient)
+    np.testing.assert_allclose(step(3.0), gradient / (np.abs(gradient) + 3), rtol=1e-4, atol=1e-6)
+
+
 def test_the_rule_of_reading_while_learning_may_be_its_own():
     """With two memories of different worth, the best of them and their mean differ."""
 

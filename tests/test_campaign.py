@@ -77,7 +77,7 @@ def test_a_stretch_adds_rows_and_says_what_is_left(tmp_path, small):
     assert not any(np.isnan(row["validation"]))
     assert row["curve"]["steps"][-1] == 160
     assert [job.name for job in campaign.missing(tmp_path, plan)] == [plan[2].name]
-    assert "1 runs of the plan are left" in said[-1]
+    assert "Left of the plan: 1, for which" in said[-1]
     page = (tmp_path / "atari" / "README.md").read_text()
     assert page == campaign.page(tmp_path, plan)
     assert "| breakout | dqn | 640 | 1 of 1 |" in page
@@ -106,11 +106,11 @@ def test_a_stretch_without_time_leaves_the_ledger_as_it_was(tmp_path, small):
 
 def test_a_stretch_of_some_runs_leaves_the_others(tmp_path, small):
     said = []
-    campaign.stretch(tmp_path, tmp_path / "scratch", 4.0, 8, said.append, PLAN[:2], only="pong-dqn")
+    campaign.stretch(tmp_path, tmp_path / "scratch", 4.0, 8, said.append, PLAN[:2], only=["pong-dqn"])
     assert [job.name for job in campaign.missing(tmp_path, PLAN[:2])] == [PLAN[0].name]
     assert (tmp_path / "atari" / "README.md").read_text() == campaign.page(tmp_path, PLAN[:2])
     with pytest.raises(EngramError, match="No run of the plan has 'tetris' in its name: they are called like breakout-dqn-0k-0"):
-        campaign.stretch(tmp_path, tmp_path / "scratch", 4.0, 8, said.append, PLAN[:2], only="tetris")
+        campaign.stretch(tmp_path, tmp_path / "scratch", 4.0, 8, said.append, PLAN[:2], only=["pong", "tetris"])
 
 
 def test_the_ledger_is_that_of_the_files():

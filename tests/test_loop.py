@@ -179,6 +179,17 @@ def test_learning_in_a_thread_of_its_own_is_learning(monkeypatch):
         np.testing.assert_array_equal(one, other)
 
 
+def test_what_fails_while_another_thread_learns_waits_for_it(monkeypatch):
+    monkeypatch.setattr("engram.loop.host.platform", lambda: "gpu")
+    driver = loop.Host(DQN(hidden=8, batch=4), [find("cartpole")], [3], find("cartpole").spec(1, 40))
+    driver.start()
+    driver.advance(2)
+    monkeypatch.setattr(driver, "_send", lambda actions: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        driver.advance(1)
+    assert int(driver.carry.step) == 3
+
+
 def test_a_host_stops_when_told_to():
     driver = loop.Host(Random(), [tape_task()], [0], Spec((2,), 2, iterations=12))
     driver.start()

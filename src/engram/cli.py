@@ -118,8 +118,8 @@ class Campaign:
     """how long this stretch may last; what is stopped goes on when it is started again on the same machine"""
     most: Count = 30
     """runs in one program"""
-    only: str = ""
-    """only runs that have this in their names, such as pong, dqn or 400k; what was stopped goes on first"""
+    only: tuple[str, ...] = ()
+    """only runs that have one of these in their names, such as pong, dqn or 400k; what was stopped goes on first"""
     results: str = "results"
     """where the ledger lies"""
     scratch: str = "runs/campaign"

@@ -88,7 +88,7 @@ class DQN(Bootstrapping):
             q, optimiser_state = learnt
             chooser = choosable(spec, jax.vmap(q)(drawn.next_state)) if self.double else None
             target = td_target(drawn.reward, drawn.end, drawn.q_next, drawn.discount, chooser)
-            adam = optimiser(rate(self, spec, step), self.clip)
+            adam = optimiser(rate(self, spec, step), self.clip, self.adam_eps)
             *learnt, loss = descend(adam, self.loss, q, optimiser_state, drawn.state, drawn.action, target)
             return tuple(learnt), loss
 

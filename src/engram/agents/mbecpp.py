@@ -145,7 +145,7 @@ class MBECpp(Episodic, Bootstrapping):
             semantic, optimiser_state, reward, reward_optimiser = learnt
             mind = past._replace(reward=reward, reward_optimiser=reward_optimiser)
             batch = self.evaluate(semantic, mind, spec, found)
-            adam = optimiser(rate(self, spec, step), self.clip)
+            adam = optimiser(rate(self, spec, step), self.clip, self.adam_eps)
             *learnt, error = descend(adam, self.loss, semantic, optimiser_state, batch)
             *rewards, reward_error = episodic.train_reward(mind, self, spec, found.first, self.clip, step)
             return (*learnt, *rewards), (error, reward_error)

@@ -94,6 +94,8 @@ class Bootstrapping(TemporalDifference):
     """what sees stacks of frames: the paper's four layers, or the three of Mnih et al. (2015)"""
     huber: bool = False
     """whether errors greater than 1 count by their size, not by its square"""
+    adam_eps: Positive = 1e-8
+    """what Adam adds to the size of past gradients before it divides by it: steps are smaller where these are smaller"""
 
 
 def see(options: Common, spec: Spec, observation: Float[Array, "E ..."]) -> Float[Array, "E S"]:

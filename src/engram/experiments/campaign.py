@@ -232,26 +232,32 @@ def joint(jobs: Sequence[Job]) -> Spec:
 
 
 def stretch(
-    results: Path, scratch: Path, minutes: float, most: int, say: Callable[[str], Any], plan: Sequence[Job] = PLAN, only: str = ""
+    results: Path,
+    scratch: Path,
+    minutes: float,
+    most: int,
+    say: Callable[[str], Any],
+    plan: Sequence[Job] = PLAN,
+    only: Sequence[str] = (),
 ) -> None:
-    """Adds to the ledger for so many minutes; only runs whose names have `only` in them, but for those that were stopped."""
+    """Adds to the ledger for so many minutes; only runs whose names have one of `only` in them, but for those that were stopped."""
     until, whole = deadline(minutes), plan
-    plan = [job for job in whole if only in job.name]
-    if not plan:
-        raise EngramError(f"No run of the plan has {only!r} in its name: they are called like {whole[0].name}.")
+    if unknown := [text for text in only if not any(text in job.name for job in whole)]:
+        raise EngramError(f"No run of the plan has {unknown[0]!r} in its name: they are called like {whole[0].name}.")
+    plan = [job for job in whole if not only or any(text in job.name for text in only)]
     while (batch := begun(scratch, results) or next_batch(results, until - time.monotonic(), most, plan)) is not None:
         how = f"about {batch.seconds / 60:.0f} minutes" if batch.seconds else "begun before"
-        say(f"{len(batch.jobs)} runs, {how}: {', '.join(job.name for job in batch.jobs)}")
+        say(f"{len(batch.jobs)} run{'s' * (len(batch.jobs) != 1)}, {how}: {', '.join(job.name for job in batch.jobs)}")
         with replacing(scratch / "begun.json") as file:
             file.write(json.dumps([asdict(job) for job in batch.jobs]).encode())
         run(batch.jobs, results, scratch, until)
         (scratch / "begun.json").unlink()
         write_page(results, whole)
     left, known = missing(results, plan), rows(results)
-    of = f"with {only!r} in their names" if only else "of the plan"
+    of = f"with {' or '.join(only)} in their names" if only else "of the plan"
     if left:
         shortest = min(needed(job, 1, known) for job in left) / 60
-        say(f"{len(left)} runs {of} are left, for which the time does not suffice: the shortest would take {shortest:.0f} minutes.")
+        say(f"Left {of}: {len(left)}, for which the time does not suffice; the shortest would take {shortest:.0f} minutes.")
     else:
         say(f"All runs {of} are done.")
 

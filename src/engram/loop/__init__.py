@@ -33,7 +33,7 @@ def driver(agent: Agent, tasks: Sequence[Task], seeds: Sequence[int], spec: Spec
 
 def joint_spec(tasks: Sequence[Task], envs: int, iterations: int) -> Spec:
     """What Atari's games have in common; actions that a game lacks are masked."""
-    specs = [task.spec(envs, iterations) for task in tasks]
+    specs = [task.spec(envs, iterations) for task in {task.name: task for task in tasks}.values()]  # each makes a console
     return replace(specs[0], actions=max(spec.actions for spec in specs))
 
 
