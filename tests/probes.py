@@ -219,5 +219,5 @@ class Diary:
     def learn(self, state, spec, step, key):
         return state, {"step": step * 1.0}
 
-    def play(self, state, spec, observation, first, key):
+    def play(self, state, spec, observation, first, key, epsilon=0.0):
         return state, jnp.full(observation.shape[0], self.action)

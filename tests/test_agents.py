@@ -18,7 +18,7 @@ from engram.agents.mbec import foresee
 from engram.agents.mfec import MFEC
 from engram.agents.nec import NEC
 from engram.agents.ppo import PPO, run_once
-from engram.agents.shared import Learning, due, ends, epsilon, every, explore, rate
+from engram.agents.shared import Learning, due, ends, epsilon, every, explore, rate, renewed
 from engram.episodic import Experience
 from engram.errors import EngramError
 from engram.models import RewardModel
@@ -615,9 +615,17 @@ def trained(agent, *stretches):
         yield {name: float(value[0]) for name, value in driver.metrics().items()}
 
 
-@pytest.mark.parametrize("name", ["dqn", "mbec++"])
-def test_two_updates_in_an_iteration_are_one_after_another(name):
-    small = {"batch": 8, "hidden": 8, "target_every": 50} | (SMALL if name == "mbec++" else {})
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dqn", {}),
+        ("dqn", {"double": True, "multi_step": 3}),
+        ("mbec++", {}),
+        ("mbec++", {"double": True, "multi_step": 3, "centred": True, "reward_sees_trajectory": True}),
+    ],
+)
+def test_two_updates_in_an_iteration_are_one_after_another(name, options):
+    small = {"batch": 8, "hidden": 8, "target_every": 50} | (SMALL if name == "mbec++" else {}) | options
     one = make(name, "paper", **small)
     driver = loop.Scan(one, [SHORT], [0], spec := Spec((4,), 2, limit=10, iterations=60))
     driver.start()
@@ -632,6 +640,30 @@ def test_two_updates_in_an_iteration_are_one_after_another(name):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
     assert float(means["td_loss"]) == pytest.approx((float(losses["td_loss"]) + float(more["td_loss"])) / 2, rel=1e-5)
     assert float(losses["td_loss"]) != float(more["td_loss"])
+
+
+def test_models_learn_until_they_stop():
+    agent = make("mbec++", "paper", **SMALL | {"learn_start": 1, "models_stop": 20})
+    driver = loop.Scan(agent, [SHORT], [0], Spec((4,), 2, limit=10, iterations=60))
+    driver.start()
+    driver.most = 15  # so that one program serves all
+    found = []
+    for steps in (15, 10, 15):
+        driver.advance(steps)
+        state = driver.carry.agent
+        found.append(
+            [jax.tree.leaves(x) for x in jax.tree.map(np.array, (state.life.mind.reward, state.life.mind.trajectory, state.semantic))]
+        )
+    for parts, has_changed in ((found[:2], (True, True, True)), (found[1:], (False, False, True))):
+        assert tuple(any(np.any(a != b) for a, b in zip(*pair, strict=True)) for pair in zip(*parts, strict=True)) == has_changed
+
+
+def test_large_target_copies_are_renewed_by_a_branch():
+    agent, new, old = DQN(target_every=6, updates=2), {"q": jnp.ones(3)}, {"q": jnp.zeros(3)}
+    for stack in (0, 4):
+        spec = replace(SPEC, stack=stack)
+        copies = [float(renewed(agent, spec, jnp.int32(step), new, old)["q"][0]) for step in range(7)]
+        assert copies == [1, 0, 0, 1, 0, 0, 1]
 
 
 @pytest.mark.parametrize("name", ["dqn", "mbec++"])

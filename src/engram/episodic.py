@@ -135,19 +135,15 @@ def led_to(mind: Mind, state: Float[Array, "B S"], tau: Trajectory, actions: int
     return jax.vmap(each, in_axes=(0, 0, None))(state, tau, jnp.arange(actions))
 
 
-def rewards(mind: Mind, options: Episodic, state: Float[Array, "B S"], h: Float[Array, "B H"], actions: int) -> Float[Array, "B A"]:
-    """r_phi of every action in states met on trajectories `h`."""
-    each = jax.vmap(lambda state, h, action: reward_of(mind, options, models.pairs(state, action, actions), h), in_axes=(None, None, 0))
-    return jax.vmap(each, in_axes=(0, 0, None))(state, h, jnp.arange(actions))
-
-
 def reward(mind: Mind, options: Episodic, pair: Float[Array, "B X"], h: Float[Array, "B H"]) -> Float[Array, "B"]:
     """r_phi of pairs met on trajectories `h`."""
-    return jax.vmap(lambda pair, h: reward_of(mind, options, pair, h))(pair, h)
+    return jax.vmap(mind.reward)(_reward_input(options, pair, h))
 
 
-def reward_of(mind: Mind, options: Episodic, pair: Float[Array, "X"], h: Float[Array, "H"]) -> Float[Array, ""]:
-    return mind.reward(_reward_input(options, pair, h))
+def rewards(mind: Mind, options: Episodic, state: Float[Array, "B S"], h: Float[Array, "B H"], actions: int) -> Float[Array, "B A"]:
+    """r_phi of every action in states met on trajectories `h`."""
+    each = jax.vmap(lambda action: reward(mind, options, models.pairs(state, jnp.full(len(state), action), actions), h), out_axes=1)
+    return each(jnp.arange(actions))
 
 
 def keys(mind: Mind, h: Float[Array, "*B H"]) -> Float[Array, "*B D"]:
@@ -160,12 +156,12 @@ def recall(mind: Mind, options: Episodic, tau: Float[Array, "Q D"]) -> mem.Neigh
     return mem.recall(mind.memory, tau, k, options.squared_distance)
 
 
-def read(mind: Mind, options: Episodic, near: mem.Neighbours, optimistic: Bool[Array, "*Q"] | bool = False) -> Float[Array, "Q"]:
+def read(mind: Mind, options: Episodic, near: mem.Neighbours, optimistic: Bool[Array, "#Q"] | bool = False) -> Float[Array, "Q"]:
     return mem.read(mind.memory, mem.first(near, options.neighbours), optimistic)
 
 
-def is_optimistic(p_read: float, lot: Float[Array, ""]) -> Bool[Array, ""]:
-    """One draw of the reading rule, for a whole decision or batch: else `argmax` would compare unlike things."""
+def is_optimistic(p_read: float, lot: Float[Array, "*U"]) -> Bool[Array, "*U"]:
+    """Draws of the reading rule, one for a whole decision or batch: else `argmax` would compare unlike things."""
     return lot >= p_read
 
 
@@ -321,14 +317,20 @@ def _stretches(
 
 
 def train_reward(
-    mind: Mind, options: Episodic, spec: Spec, batch: Experience, clip: float, step: Int[Array, ""]
+    mind: Mind,
+    options: Episodic,
+    spec: Spec,
+    pair: Float[Array, "B X"],
+    h: Float[Array, "B H"],
+    reward: Float[Array, "B"],
+    clip: float,
+    step: Int[Array, ""],
 ) -> tuple[RewardModel, PyTree, Float[Array, ""]]:
-    """The reward model and its optimiser after one gradient step (Eq. 5), and the loss before it."""
-    pair = models.pairs(told(batch), batch.transition.action, spec.actions)
-    inputs = _reward_input(options, pair, batch.before.h)
+    """The reward model and its optimiser after one gradient step (Eq. 5) on rewards of pairs met on trajectories `h`, and the loss before
+    it."""
     adam = optimiser(options.reward_rate, clip)
     before = mind.reward, mind.reward_optimiser
-    *learnt, loss = descend(adam, models.reward_loss, *before, inputs, batch.transition.reward)
+    *learnt, loss = descend(adam, models.reward_loss, *before, _reward_input(options, pair, h), reward)
     learns = is_learning(options, spec, step)  # no branch: a GPU waits longer for one than this takes
     return *jax.tree.map(lambda new, old: jnp.where(learns, new, old), tuple(learnt), before), loss
 

@@ -55,6 +55,7 @@ def record(policy: Policy, task: Task, seed: int = 0, limit: int = 10_000) -> tu
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures only: no window, and no complaint where there is no screen
     env = task.make(render_mode="rgb_array")
     seen = _begin(env, task.name, seed, 0)
+    policy.seed(seed)
     policy.reset()
     frames, over = [_frame(env, task.name)], False
     epsilon, life_ends, lives = 0.0, False, 0

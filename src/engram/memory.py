@@ -68,7 +68,7 @@ def split(near: Neighbours, sizes: Sequence[int]) -> list[Neighbours]:
     return [Neighbours(*(x[end - size : end] for x in near)) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
-def read(memory: Memory, near: Neighbours, optimistic: Bool[Array, "*Q"] | bool = False) -> Float[Array, "Q"]:
+def read(memory: Memory, near: Neighbours, optimistic: Bool[Array, "#Q"] | bool = False) -> Float[Array, "Q"]:
     """The neighbours' weighted mean or, if optimistic, the best of them; 0 from an empty memory (Section 3.2, rules a and b)."""
     values = memory.values[near.slots]
     mean = jnp.sum(near.weights * values, axis=-1)

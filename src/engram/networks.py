@@ -104,7 +104,7 @@ class Seeing(eqx.Module):
         return self.head(self.vision(x))
 
 
-def trunk(network: MLP | Seeing, x: Float[Array, "S"]) -> Float[Array, "F"]:
+def trunk(network: MLP | Seeing, x: Shaped[Array, "S"]) -> Float[Array, "F"]:
     """What the convolutions find; what is seen itself where there are none."""
     return network.vision(x) if isinstance(network, Seeing) else x
 

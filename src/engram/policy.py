@@ -18,13 +18,17 @@ class Policy:
 
     def __init__(self, agent: Agent, spec: Spec, state: Callable[[], PyTree]):
         self.agent, self.spec, self._state = agent, spec, state
-        self._key, self._step = jax.random.key(0), 0
+        self.seed(0)
         self.reset()
 
     @cached_property
     def state(self) -> PyTree:
         """All that the agent knows, and the trajectories it is following."""
         return self._state()
+
+    def seed(self, number: int) -> None:
+        """Begins anew what is random in its choices."""
+        self._key, self._step = jax.random.key(number), 0
 
     def reset(self, which: np.ndarray | None = None) -> None:
         """An episode begins: in all environments, or in those that `which` marks."""

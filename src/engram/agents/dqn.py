@@ -34,7 +34,7 @@ class State(NamedTuple):
     q_target: MLP | Seeing
     optimiser: PyTree
     replay: rp.Transition
-    seen: Shaped[Array, "E S"]
+    seen: Float[Array, "E S"]
     action: Int[Array, "E"]
 
 
@@ -74,7 +74,7 @@ class DQN(Bootstrapping):
         chance = epsilon(self, spec, step)
         action = explore(q, chance, jax.random.uniform(key, (2, spec.envs)))
         metrics: Metrics = {"epsilon": chance, "value": jnp.mean(jnp.max(q, axis=-1))}
-        return state._replace(replay=replay, seen=seen[:, : state.seen.shape[1]], action=action), action, metrics
+        return state._replace(replay=replay, seen=state.seen if spec.stack else seen, action=action), action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         def prepare(lots):

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
-from engram import episodic
+from engram import episodic, models
 from engram import replay as rp
 from engram.agents.shared import Learning, blank_replay, check_neighbours, due, ends, epsilon, explore, greedy, nothing_seen, see
 from engram.agents.shared import take_in as store_transition
@@ -54,7 +54,8 @@ class MBEC(Episodic, Learning):
     def learn(self, life: Life, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         def update():
             batch = rp.sample(life.replay, step, jax.random.uniform(key, (self.batch,)))
-            return episodic.train_reward(life.mind, self, spec, batch, self.clip, step)
+            pair = models.pairs(episodic.told(batch), batch.transition.action, spec.actions)
+            return episodic.train_reward(life.mind, self, spec, pair, batch.before.h, batch.transition.reward, self.clip, step)
 
         as_before = life.mind.reward, life.mind.reward_optimiser, jnp.zeros(())
         reward, optimiser_state, loss = lax.cond(due(self, spec, step), update, lambda: as_before)
@@ -90,7 +91,7 @@ def take_in(
     over = timestep.terminated | timestep.truncated
     happened = Happened(seen if gist is None else gist, timestep.reward, over, ends(options, spec, timestep))
     replay = Experience(transition, before, after, kept)
-    return life._replace(replay=replay, seen=seen[:, : life.seen.shape[1]]), happened
+    return life._replace(replay=replay, seen=life.seen if spec.stack else seen), happened
 
 
 def foresee(options, mind: Mind, spec: Spec, state: Float[Array, "E S"], first):

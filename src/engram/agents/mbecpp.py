@@ -47,22 +47,34 @@ class Batch(NamedTuple):
 
 
 class Consulted(NamedTuple):
-    """What updates take from replay, and what memory and target copies say of it; no update changes any of it."""
+    """What updates take from replay, and what memory and target copies say of it; no update changes any of it. A target gathers the rewards
+    of one step or several, from a first to a last one."""
 
-    first: Experience
-    last: Experience
-    told: Float[Array, "B S"]
-    """what the models are told of the state after the last"""
+    state: Shaped[Array, "B S"]
+    action: Int[Array, "B"]
     reward: Float[Array, "B"]
-    """gathered from the first to the last"""
+    """of the first step"""
+    pair: Float[Array, "B X"]
+    """its state and action, as the models get them"""
+    tau: Float[Array, "B H"]
+    """before it"""
+    gathered: Float[Array, "B"]
+    """rewards"""
     discount: Float[Array, "B"]
-    """of what follows the last"""
+    """of what follows the last step"""
+    end: Float[Array, "B"]
+    told: Float[Array, "B G"]
+    """what the models are told of the state after it"""
+    after: Float[Array, "B H"]
+    """the trajectory there"""
     worth: Float[Array, "B"]
-    """discounted, what memory says of where the first led"""
+    """discounted, what memory says of where the first step led"""
     worth_next: Float[Array, "B A"]
     """and of where each action would lead after the last"""
     q_target: Float[Array, "B A"]
     beta_target: Float[Array, "B"]
+    next_state: Shaped[Array, "B S"] | None
+    """after the last step, where the Q-network itself chooses in it"""
 
 
 @dataclass(frozen=True)
@@ -147,7 +159,7 @@ class MBECpp(Episodic, Bootstrapping):
             batch = self.evaluate(semantic, mind, spec, found)
             adam = optimiser(rate(self, spec, step), self.clip, self.adam_eps)
             *learnt, error = descend(adam, self.loss, semantic, optimiser_state, batch)
-            *rewards, reward_error = episodic.train_reward(mind, self, spec, found.first, self.clip, step)
+            *rewards, reward_error = episodic.train_reward(mind, self, spec, found.pair, found.tau, found.reward, self.clip, step)
             return (*learnt, *rewards), (error, reward_error)
 
         before, nothing = (state.semantic, state.optimiser, past.reward, past.reward_optimiser), (jnp.zeros(()), jnp.zeros(()))
@@ -173,49 +185,48 @@ class MBECpp(Episodic, Bootstrapping):
         """Asks the memory, by one search, and the target copies about the batches of U updates. `last` is the last of the steps whose
         rewards a target gathers."""
         mind, count = state.life.mind, len(ahead.reward)
+        told, next_state = episodic.told_next(last), last.transition.next_state
         pair = models.pairs(episodic.told(first), first.transition.action, spec.actions)
         reached = jax.vmap(mind.trajectory)(first.before, pair)
-        planned = episodic.led_to(mind, episodic.told_next(last), last.after, spec.actions)
+        planned = episodic.led_to(mind, told, last.after, spec.actions)
         keys = episodic.keys(mind, jnp.concatenate([reached.h, planned.h.reshape(-1, self.trajectory)]))
         batch = count // len(optimistic)
         rules = jnp.concatenate([jnp.repeat(optimistic, batch), jnp.repeat(optimistic, batch * spec.actions)])
         worth = self.gamma * episodic.read(mind, self, episodic.recall(mind, self, keys), rules) - self.level(mind)
-        seen = last.transition.next_state
         return Consulted(
-            first=first._replace(transition=first.transition._replace(next_state=None)),
-            last=last._replace(transition=last.transition._replace(state=None, next_state=seen if self.double else None)),
-            told=episodic.told_next(last),
-            reward=ahead.reward,
+            state=first.transition.state,
+            action=first.transition.action,
+            reward=first.transition.reward,
+            pair=pair,
+            tau=first.before.h,
+            gathered=ahead.reward,
             discount=ahead.discount,
+            end=last.transition.end,
+            told=told,
+            after=last.after.h,
             worth=worth[:count],
             worth_next=worth[count:].reshape(count, spec.actions),
-            q_target=self.values(state.target, self.find(state.target, seen), last.after.h),
+            q_target=self.values(state.target, self.find(state.target, next_state), last.after.h),
             beta_target=self.beta(state.target, last.after.h),
+            next_state=next_state if self.double else None,
         )
 
     def evaluate(self, semantic: Semantic, mind: Mind, spec: Spec, found: Consulted) -> Batch:
         """Q_MBEC of the actions taken, and the TD targets (Eq. 6 to 8), by what the reward model and, where it chooses, the Q-network have
         learnt so far."""
-        first, last = found.first, found.last
-        pair = models.pairs(episodic.told(first), first.transition.action, spec.actions)
-        reward = first.transition.reward if self.observed_reward else episodic.reward(mind, self, pair, first.before.h)
-        q_mbec = episodic.rewards(mind, self, found.told, last.after.h, spec.actions) + found.worth_next
+        reward = found.reward if self.observed_reward else episodic.reward(mind, self, found.pair, found.tau)
+        q_mbec = episodic.rewards(mind, self, found.told, found.after, spec.actions) + found.worth_next
 
         def joint(q_semantic, beta):
             return choosable(spec, q_mbec * beta[:, None] + q_semantic)
 
         chooser = None
-        if self.double:
-            q_semantic = self.values(semantic, self.find(semantic, last.transition.next_state), last.after.h)
-            chooser = joint(q_semantic, self.beta(semantic, last.after.h))
+        if found.next_state is not None:
+            q_semantic = self.values(semantic, self.find(semantic, found.next_state), found.after)
+            chooser = joint(q_semantic, self.beta(semantic, found.after))
         q_next = joint(found.q_target, found.beta_target)
-        return Batch(
-            state=first.transition.state,
-            action=first.transition.action,
-            tau=first.before.h,
-            q_episodic=reward + found.worth,
-            target=td_target(found.reward, last.transition.end, q_next, found.discount, chooser),
-        )
+        target = td_target(found.gathered, found.end, q_next, found.discount, chooser)
+        return Batch(found.state, found.action, found.tau, reward + found.worth, target)
 
     def loss(self, semantic: Semantic, batch: Batch) -> Float[Array, ""]:
         """What is made smaller: the joint value's TD errors (Eq. 8)."""

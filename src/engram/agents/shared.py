@@ -127,16 +127,16 @@ def blank_replay(options: Learning, spec: Spec) -> rp.Transition:
     return rest._replace(state=rp.film(spec.stack, spec.shape, *rest.reward.shape))
 
 
-def nothing_seen(spec: Spec) -> Shaped[Array, "E S"]:
+def nothing_seen(spec: Spec) -> Float[Array, "E S"]:
     """What the environments showed before the first step. Of a film nothing: there is no need to keep it twice."""
-    return jnp.zeros((spec.envs, 0), jnp.uint8) if spec.stack else jnp.zeros((spec.envs, width(spec)))
+    return jnp.zeros((spec.envs, 0 if spec.stack else width(spec)))
 
 
 def take_in(
     options: Learning,
     spec: Spec,
     replay: rp.Transition,
-    seen: Shaped[Array, "E S"],
+    seen: Float[Array, "E S"],
     action: Int[Array, "E"],
     timestep: TimeStep,
     step: Int[Array, ""],

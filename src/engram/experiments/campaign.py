@@ -77,7 +77,7 @@ class Job:
     @property
     def test(self) -> str:
         """How it is judged."""
-        played = f"whole games, unclipped, epsilon {PROTOCOLS['classic'].epsilon}"
+        played = f"whole games, unclipped, epsilon {PROTOCOLS['classic'].epsilon}, trajectories by what is done"
         return f"{played}, the policy that did best of {self.validations} validations of {VALIDATION_GAMES} games each"
 
     def file(self, results: Path) -> Path:

@@ -117,6 +117,8 @@ class Experiment:
     def run(self, results: Path, scratch: Path, until: float, quick: bool, say: Callable[[str], Any], only: int | None = None) -> None:
         """Trains and computes what is missing, or that of one part only. From the moment `until` on it stops; run again, it goes on."""
         parts = self.parts()
+        if only is not None and not parts:
+            raise EngramError(f"{self.name} has no parts: it is trained by `{self.by}`.")
         if only is not None and not 0 <= only < len(parts):
             raise EngramError(f"{self.name} has no part {only}: name one of 0 to {len(parts) - 1}.")
         for number, part in enumerate(parts):

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,6 +92,16 @@ def published(frames: int) -> dict[str, dict[str, float]]:
     file, columns = PUBLISHED[frames]
     table = _read(file)
     return {name: {row["game"]: float(row[column]) for row in table if row[column]} for name, column in columns.items()}
+
+
+class Published(NamedTuple):
+    mean: float
+    std: float
+
+
+def simple() -> dict[str, Published]:
+    """SimPLe's scores after 400,000 emulator frames, by game."""
+    return {row["game"]: Published(float(row["simple_mean"]), float(row["simple_std"])) for row in _read(PUBLISHED[400_000][0])}
 
 
 def _read(file: str) -> list[dict[str, str]]:

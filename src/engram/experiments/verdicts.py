@@ -13,10 +13,11 @@ HOLDS, FAILS, UNDECIDED, MISSING = "holds", "does not hold", "undecided", "not r
 ALPHA = 0.05
 RULE = (
     "Each comparison is tested both ways: paired, by seed unless said otherwise, by flipping the signs of the differences (all flips of up "
-    "to 13, else 9,999 drawn ones); with a fixed bar, by counting the seeds on either side of it (exact binomial test). p-values are "
+    "to 13, else 9,999 drawn ones); with a fixed bar, by counting the seeds, or games where that is said, on either side of it (exact "
+    "binomial test). p-values are "
     f"corrected by Holm's method over the comparisons of the claim. It *{HOLDS}* if every comparison comes out as claimed with p < "
     f"{ALPHA}, it *{FAILS}* if one comes out the other way with p < {ALPHA}, and is *{UNDECIDED}* else. Intervals are 95% bootstrap "
-    "intervals of the mean over seeds."
+    "intervals of the mean over seeds, or over games where these are counted."
 )
 
 
