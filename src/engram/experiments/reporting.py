@@ -78,7 +78,7 @@ def section(experiment: Experiment, results: Path) -> list[Block]:
     if experiment.picture(results).exists():
         blocks.append(Picture(experiment.picture(results), experiment.paper))
     for claim, (verdict, tests) in experiment.verdicts(results).items():
-        blocks += [Heading(f"{claim.says} — {verdict}", 3), Text(f"Compared: {claim.how}."), evidence(tests)]
+        blocks += [Heading(f"{claim.says} — {verdict}", 3), Text(f"Compared: {claim.how}."), *([evidence(tests)] if tests else [])]
     return [*blocks, Heading("Protocol", 3), Table(["", ""], protocol(experiment, results))]
 
 
