@@ -190,6 +190,14 @@ def test_what_fails_while_another_thread_learns_waits_for_it(monkeypatch):
     assert int(driver.carry.step) == 3
 
 
+def test_what_another_life_was_shown_last_is_forgotten(monkeypatch):
+    monkeypatch.setattr("engram.loop.host.platform", lambda: "gpu")
+    driver, _ = run(loop.Host, Diary(), [tape_task()], [0], Spec((2,), 2, iterations=12), 2)
+    driver.start()
+    driver.advance(2)
+    assert told(driver)["observation"][0, :2, 0, 0].tolist() == [0, 1]
+
+
 def test_a_host_stops_when_told_to():
     driver = loop.Host(Random(), [tape_task()], [0], Spec((2,), 2, iterations=12))
     driver.start()

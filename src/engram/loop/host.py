@@ -84,6 +84,7 @@ class Host:
 
     def start(self) -> None:
         self.carry = jax.jit(self.program.init)(jnp.array(self.seeds, jnp.uint32))
+        self.shown = None, ()
         with self._compiling():
             self._make()
             self._begin()
