@@ -49,7 +49,7 @@ class Host:
         self.score, self.episode = np.zeros(shape), np.zeros(shape, np.int64)
         self.taken: dict[tuple[int, int], list[int]] = {place: [] for place in self.places}
         self.timestep: Any = copied(self.program.blank(len(self.seeds)))
-        self.shown: tuple[Any, tuple[Array, ...]] = None, ()
+        self.uploaded: tuple[Any, tuple[Array, ...]] = None, ()
         """a timestep, and what the device has of it already"""
         self.iteration = 0
         self.fault: EngramError | None = None
@@ -66,7 +66,7 @@ class Host:
 
     def act(self) -> Int[Array, "R E"]:
         """The agents see what their environments show, and choose."""
-        of, told = self.shown
+        of, told = self.uploaded
         self.arrays, (actions,) = self._act(self.arrays, *(told if of is self.timestep else joined(self.timestep)))
         return actions
 
@@ -84,7 +84,7 @@ class Host:
 
     def start(self) -> None:
         self.carry = jax.jit(self.program.init)(jnp.array(self.seeds, jnp.uint32))
-        self.shown = None, ()
+        self.uploaded = None, ()
         with self._compiling():
             self._make()
             self._begin()
@@ -161,7 +161,7 @@ class Host:
         try:
             self._send(actions := np.asarray(chosen))
             yield actions
-            self.shown = self.timestep, jax.device_put(joined(self.timestep))
+            self.uploaded = self.timestep, jax.device_put(joined(self.timestep))
         finally:
             learning.result()
 
