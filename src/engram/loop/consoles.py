@@ -12,9 +12,9 @@ from jaxtyping import Bool, Float, Int, PyTree
 from engram.loop.host import Host
 from engram.tasks.atari import threads
 
-SEEDED = 10_000
+SEEDED = 30_000
 """steps of a console after which its next game begins by a seed. ALE loads the game anew for that, which takes as long as 100 to 200
-steps; but what was played since is what must be played again when a run is resumed."""
+steps, and all other consoles wait; but what was played since is what must be played again when a run is resumed."""
 
 
 class Consoles(Host):
@@ -46,11 +46,7 @@ class Consoles(Host):
 
     def _seed_games(self, r: int, which: Bool[np.ndarray, "E"]) -> np.ndarray:
         """Begins games by seeds on some of a run's consoles; gives what all of them show."""
-        seeds = [self._seed((r, e), self.seeded[r, e]) % 2**31 for e in np.flatnonzero(which).tolist()]
-        return self._reset_games(r, which, np.array(seeds))
-
-    def _reset_games(self, r: int, which: Bool[np.ndarray, "E"], seeds: np.ndarray | None = None) -> np.ndarray:
-        """Begins games on some of a run's consoles, by their own random numbers where there are no seeds; gives what all of them show."""
+        seeds = np.array([self._seed((r, e), self.seeded[r, e]) % 2**31 for e in np.flatnonzero(which).tolist()])
         options = None if which.all() else {"reset_mask": which}
         observation, info = self._call(r, "reset", lambda: self.machines[r].reset(seed=seeds, options=options))
         self.lives[r] = info["lives"]
@@ -88,11 +84,9 @@ class Consoles(Host):
             returns[over] = self.score[r, over]
             for e in np.flatnonzero(over).tolist():
                 self._next((r, e))
-            is_new = np.array([not self.taken[r, e] for e in range(self.spec.envs)])
-            if (over & ~is_new).any():
-                now.observation[r] = self._reset_games(r, over & ~is_new)
-            if (over & is_new).any():
-                now.observation[r] = self._seed_games(r, over & is_new)
+            is_due = np.array([not self.taken[r, e] for e in range(self.spec.envs)])
+            if is_due.any():
+                now.observation[r] = self._seed_games(r, is_due)
 
     def save(self) -> tuple[PyTree, dict[str, Any]]:
         tree, notes = super().save()
@@ -119,10 +113,8 @@ class Consoles(Host):
             if t == longest or left.is_set():
                 break
             actions = np.array([actions[i] if i >= 0 else 0 for i, actions in zip(at.tolist(), taken, strict=True)], np.int32)
-            observation, _, terminated, truncated, info = self._call(r, "step", partial(self.machines[r].step, actions))
+            observation, _, _, _, info = self._call(r, "step", partial(self.machines[r].step, actions))
             self.lives[r] = info["lives"]
-            if (over := (terminated | truncated) & (at >= 0)).any():
-                observation = self._reset_games(r, over)
         for e in range(self.spec.envs):
             if not np.array_equal(observation[e], self.timestep.observation[r, e]):
                 raise self._broken(r, "it does not come back to where it was; was the checkpoint made with another version of ale-py?")

@@ -114,9 +114,7 @@ class Half:
         self.scores[r, number[playing]] += reward[playing]
         life_ends = self.judge.arcades[r].protocol.life_ends
         self.first[r] = over | ((info["lives"] < self.lives[r]) & life_ends)  # a trajectory ends where it does in training
-        if over.any():
-            number[over] += 2 * self.judge.count
-            self.observation[r], info = self.machines[r].reset(options={"reset_mask": over})
+        number[over] += 2 * self.judge.count
         self.lives[r] = info["lives"]
 
 

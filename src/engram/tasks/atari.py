@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
 
 from engram.errors import EngramError
 
@@ -52,8 +53,9 @@ class Arcade:
     game: str
     protocol: Protocol
 
-    def machine(self, count: int, workers: int = 1) -> Any:
-        """So many consoles with the game, in lockstep. All that ALE presets otherwise is said here."""
+    def machine(self, count: int, workers: int = 1, goes_on: bool = True) -> Any:
+        """So many consoles with the game, in lockstep; where it is over, the next begins in the same step if it `goes_on`: that takes about
+        100 frames, while the others step. All that ALE presets otherwise is said here."""
         vector = _vector_env()
         return vector(
             self.game,
@@ -69,6 +71,7 @@ class Arcade:
             reward_clipping=False,
             use_fire_reset=False,
             episodic_life=False,
+            autoreset_mode=AutoresetMode.SAME_STEP if goes_on else AutoresetMode.NEXT_STEP,
         )
 
     def actions(self) -> int:
@@ -92,7 +95,7 @@ class Console(gym.Env):
     metadata = {"render_modes": ["rgb_array"], "render_fps": 60 // SKIP}  # noqa: RUF012
 
     def __init__(self, arcade: Arcade, render_mode: str | None = None):
-        self.machine, self.render_mode = arcade.machine(1), render_mode
+        self.machine, self.render_mode = arcade.machine(1, goes_on=False), render_mode
         self.observation_space = self.machine.single_observation_space
         self.action_space = spaces.Discrete(int(self.machine.single_action_space.n))
         self.shown = np.zeros((SIDE, SIDE), np.uint8)
