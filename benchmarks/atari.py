@@ -1,5 +1,6 @@
 """Atari: whole trainings, beside what the device and ALE would allow alone."""
 
+import gc
 import os
 from dataclasses import asdict, replace
 from typing import Any
@@ -73,9 +74,11 @@ def measure(quick: bool, say, keep, only: list[str] | None = None) -> dict:
             measured += [entry(replace(contender, algorithm=part), times[part], bytes=each, moved=moved) for part in times]
             say(", ".join(f"{m['algorithm']}: {1e3 * seconds(m) / iterations:.2f} ms" for m in measured[-len(times) :]))
             trainer.driver.close()
+            trainer.driver.arrays = ()
         except (EngramError, jax.errors.JaxRuntimeError) as error:
             measured.append(asdict(contender) | {"failed": str(error).splitlines()[0]})
         keep(result)
+        gc.collect()  # a driver and what it has compiled hold each other
     return result
 
 

@@ -277,6 +277,35 @@ def test_playing_leaves_the_training_as_it_was(judged):
     jax.tree.map(np.testing.assert_array_equal, before, driver.carry.agent)
 
 
+@pytest.mark.parametrize("name", ["dqn", "mbec++"])
+def test_who_learns_nothing_scores_in_training_what_it_scores_when_judged(monkeypatch, name):
+    monkeypatch.setattr("engram.tasks.atari.LONGEST", 1_200)  # emulator frames of a game
+    greedy = replace(SMALL if name == "dqn" else REMEMBERS, learn_start=10**9, epsilon_start=0.0, epsilon_end=0.0)
+    if name == "mbec++":  # by the average rule always, as in play; and nothing is refined, or learnt of trajectories
+        greedy = replace(greedy, p_read=1.0, p_refine=0.0, trajectory_loss="none", initial_beta=0.9)
+    driver = loop.driver(greedy, [find("atari:boxing")], [3], spec_of("atari:boxing", envs=4))
+    driver.start()
+    driver.carry = driver.carry._replace(agent=remembering(driver.carry.agent))
+    states = jax.tree.map(copy, driver.carry.agent)
+    returns = driver.advance(310)[:, 0]
+    trained = [row[~np.isnan(row)][0] for row in returns.T]  # the first game of each console
+    monkeypatch.setattr(games, "judging_seed", lambda seed, number: driver._seed((0, number), 0))
+    monkeypatch.setattr(games, "_arcade", lambda task: replace(task.arcade, protocol=replace(task.arcade.protocol, epsilon=0.0)))
+    judged = games.scores(greedy, driver.spec, states, driver.tasks, [3], 4)
+    assert judged[0].tolist() == trained
+
+
+def remembering(state):
+    """The same agent with a memory full of random values, where it has one."""
+    if not hasattr(state, "life"):
+        return state
+    mind = state.life.mind
+    keys = jax.random.normal(jax.random.key(0), mind.memory.keys.shape)
+    values = jax.random.normal(jax.random.key(1), mind.memory.values.shape)
+    memory = mind.memory._replace(keys=keys, values=values, written=jnp.full_like(mind.memory.written, values.shape[-1]))
+    return state._replace(life=state.life._replace(mind=mind._replace(memory=memory)))
+
+
 def test_a_game_is_trained_resumed_and_judged_from_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("engram.tasks.atari.LONGEST", 200)  # emulator frames of a game

@@ -42,8 +42,8 @@ VALIDATIONS, FEW_VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 2, 10, 100
 """short runs have the few validations"""
 SPEED_ALONE, SPEED_AT_MOST = 4_000.0, 9_000.0
 """agent steps a second of one run and, at most, of several in one program, on an H200, where nothing was measured yet"""
-COMPILATION, JUDGING = 90.0, 15.0
-"""seconds before the first step, and of all validations and tests of a run, where nothing was measured yet"""
+COMPILATION, LOADING, JUDGING = 30.0, 4.0, 0.15
+"""seconds before the first step, for each run's consoles, and, where nothing was measured yet, for a game of its validations and tests"""
 
 
 def label(agent: str, beta: float | None) -> str:
@@ -73,6 +73,11 @@ class Job:
     @property
     def validations(self) -> int:
         return VALIDATIONS if self.steps > SHORT else FEW_VALIDATIONS
+
+    @property
+    def games(self) -> int:
+        """Played to judge it."""
+        return self.validations * VALIDATION_GAMES + TEST_GAMES
 
     @property
     def test(self) -> str:
@@ -137,6 +142,8 @@ class Best:
         self.scores = np.where(better, found.mean(axis=1), self.scores)
         self.states = jax.tree.map(lambda new, old: np.where(_as_wide_as(old, better), np.asarray(new), old), states, self.states)
         self.judging += time.monotonic() - began
+        told = ", ".join(f"{task.name.partition(':')[2]} {score:,.1f}" for task, score in zip(self.tasks, self.past[now], strict=True))
+        print(f"validation {now} of {self.count}: {told}", flush=True)
 
     def tree(self) -> PyTree:
         return self.states, self.scores, self.past, self.compiling, self.judging
@@ -189,8 +196,8 @@ def needed(job: Job, runs: int, known: Sequence[dict[str, Any]]) -> float:
     """Seconds for so many runs like this one in a program: compiling, training and judging them."""
     own = [row for row in known if row["agent"] == job.agent]
     alike = [row for row in own if row["test"] == job.test]
-    judging = max((row["judging_seconds"] / row["runs_in_one_program"] for row in alike or own), default=JUDGING)
-    return COMPILATION + job.steps * runs / speed(job.agent, runs, known) + judging * runs
+    a_game = max((row["judging_seconds"] / row["runs_in_one_program"] / of_row(row).games for row in alike or own), default=JUDGING)
+    return COMPILATION + (LOADING + job.steps / speed(job.agent, runs, known) + a_game * job.games) * runs
 
 
 def next_batch(results: Path, seconds: float, most: int, plan: Sequence[Job] = PLAN) -> Batch | None:

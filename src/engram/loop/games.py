@@ -6,7 +6,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from engram.loop.consoles import at_once
 from engram.loop.packing import Arrays, InPlace, Packing
@@ -44,6 +44,7 @@ class Judge:
         """The unclipped scores of whole games, played by R trained agents (leaves of `states` have a leading axis R), greedily but for
         the epsilon of each task's protocol. Half of the consoles play while the device chooses for the others."""
         keys = jax.vmap(jax.random.key)(jnp.array(seeds, jnp.uint32))
+        states = self._fitted(states, keys)
         self.packing, halves = Packing((states, keys, jnp.int32(0))), []
         for half, machines in enumerate(self.machines):
             own = jax.vmap(jax.random.fold_in, (0, None))(keys, 7 + half)
@@ -57,12 +58,21 @@ class Judge:
     def _choose(self, arrays: Arrays, observation: Array, first: Array) -> tuple[Arrays, Arrays]:
         """The actions of all runs."""
         states, keys, step = self.packing.unpack(arrays)
+        states, actions = self._play(states, keys, step, observation, first)
+        return self.packing.pack((states, keys, step + 1)), (actions,)
 
+    def _play(self, states: PyTree, keys: Key[Array, "R"], step: Int[Array, ""], observation: Array, first: Array) -> tuple[PyTree, Array]:
         def one(state, observation, first, epsilon, allowed, key):
             return self.agent.play(state, replace(self.spec, allowed=allowed), observation, first, jax.random.fold_in(key, step), epsilon)
 
-        states, actions = jax.vmap(one)(states, observation, first, self.epsilon, self.allowed, keys)
-        return self.packing.pack((states, keys, step + 1)), (actions,)
+        return jax.vmap(one)(states, observation, first, self.epsilon, self.allowed, keys)
+
+    def _fitted(self, states: PyTree, keys: Key[Array, "R"]) -> PyTree:
+        """The same agents with room for the trajectories of this judge's consoles instead of those of their training."""
+        shape = len(self.arcades), self.count
+        seen = jax.ShapeDtypeStruct((*shape, *self.spec.shape), self.spec.dtype)
+        after, _ = jax.eval_shape(self._play, states, keys, jnp.int32(0), seen, jax.ShapeDtypeStruct(shape, bool))
+        return jax.tree.map(lambda x, then: x if x.shape == then.shape else jnp.zeros(then.shape, then.dtype), states, after)
 
     def close(self) -> None:
         for machine in (machine for half in self.machines for machine in half):

@@ -63,7 +63,10 @@ class InPlace:
     def _trace_once(self, arrays: Arrays, more: tuple[Any, ...]) -> None:
         if self.changes:
             return
-        program, count = jax.make_jaxpr(self.function)(arrays, *more), len(arrays)
+        program, (after, _) = jax.make_jaxpr(self.function, return_shape=True)(arrays, *more)
+        if [x.shape for x in arrays] != [x.shape for x in after]:
+            raise ValueError("What is changed in place must keep its shape: this is compiled for one shape alone.")
+        count = len(arrays)
         into, out = program.jaxpr.invars[:count], program.jaxpr.outvars
         self.changes = [before is not after for before, after in zip(into, out[:count], strict=True)]
         read = [*(x for step in program.jaxpr.eqns for x in step.invars), *compress(out, self.changes), *out[count:]]
