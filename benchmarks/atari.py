@@ -2,7 +2,9 @@
 
 import gc
 import os
+import time
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,6 +27,9 @@ PROTOCOL = (
     "`whole`: as it is trained. `device`: the same without the environments, which always show the same. `act` and `learn`: the "
     "device's two programs, each waited for. `ALE`: the environments alone, actions at random, all sent before any is waited for. "
     "MBEC++'s memory of 50,000 slots is full, replay has room for a million. All compile and warm up untimed; medians over the rounds. "
+    "Of `whole`, means by the clock of the thread that leads: `of it act`, to call the program that acts; `of it choose`, until its "
+    "actions are there; `of it send`, to tell ALE; `of it games`, until ALE has answered; `of it upload`, to send what it shows to the "
+    "device. Others: the share of the processors' time that other guests of the machine took, where it is a virtual one. "
     "Floor of `learn`: the time in which the device's memory moves the Q-network's weights, and what Adam keeps of them, as often as "
     "updates must, at the speed that a sum of two large arrays has. Floor of `whole`: that, or ALE alone, whichever is longer."
 )
@@ -66,12 +71,15 @@ def measure(quick: bool, say, keep, only: list[str] | None = None) -> dict:
         say(f"{contender.name}, {contender.runs} runs")  # one after another: eight replays leave no room for others
         try:
             trainer = Trainer(contender)
+            clocks, before = clocked(trainer.driver), processors()
             times = {"whole": [timed_to_the_end(trainer) for _ in range(rounds)]}
+            others, parts = taken_by_others(before, processors()), {name: spent / (rounds * iterations) for name, spent in clocks.items()}
             trainer.driver._send = trainer.driver._step = lambda *_: None
             times["device"] = [timed_to_the_end(trainer) for _ in range(rounds)]
             times |= halves(trainer, rounds)
             each, moved = trainer.bytes_per_run()["state"], MOVED * weights(trainer) * contender.options["updates"] * iterations
             measured += [entry(replace(contender, algorithm=part), times[part], bytes=each, moved=moved) for part in times]
+            measured[-len(times)] |= {"parts": parts, "others": others}
             say(", ".join(f"{m['algorithm']}: {1e3 * seconds(m) / iterations:.2f} ms" for m in measured[-len(times) :]))
             trainer.driver.close()
             trainer.driver.arrays = ()
@@ -95,6 +103,40 @@ def bandwidth(numbers: int) -> float:
         z.block_until_ready()
 
     return 20 * 3 * x.nbytes / timed(often)["wall"]
+
+
+PARTS = {"act": "act", "choose": "_fetch", "send": "_send", "games": "_step", "upload": "_upload"}
+"""of an iteration, by the driver's methods"""
+
+
+def clocked(driver: Any) -> dict[str, float]:
+    """The seconds that each part takes, from now on."""
+    spent = dict.fromkeys(PARTS, 0.0)
+
+    def clock(part: str, method: Any):
+        def timed(*given):
+            began = time.perf_counter()
+            answer = method(*given)
+            spent[part] += time.perf_counter() - began
+            return answer
+
+        return timed
+
+    for part, name in PARTS.items():
+        setattr(driver, name, clock(part, getattr(driver, name)))
+    return spent
+
+
+def processors() -> list[int]:
+    """The times that Linux keeps of all processors since the machine began; none elsewhere."""
+    file = Path("/proc/stat")
+    return [int(x) for x in file.read_text().split("\n")[0].split()[1:9]] if file.exists() else []
+
+
+def taken_by_others(before: list[int], after: list[int]) -> float:
+    """The share of the processors' time between two readings that other guests of the machine had."""
+    spent = [b - a for a, b in zip(before, after, strict=True)]
+    return spent[-1] / max(1, sum(spent)) if spent else 0.0
 
 
 def weights(trainer: Trainer) -> int:
@@ -159,8 +201,11 @@ def tables(result: dict) -> list[Table]:
     for m in found:
         if "wall" in m:
             cells = [number(speed(m)), number(speed(m) * SKIP), f"{1e3 * seconds(m) / m['iterations']:.2f}", floor(m)]
-            rows.append([m["name"], m["algorithm"], str(m["runs"]), *cells, f"{m['bytes'] / 2**30:.1f}" if "bytes" in m else "–"])
+            more = f"{m['bytes'] / 2**30:.1f}" if "bytes" in m else "–", f"{m['others']:.0%}" if "others" in m else "–"
+            rows.append([m["name"], m["algorithm"], str(m["runs"]), *cells, *more])
+            for part, spent in m.get("parts", {}).items():
+                rows.append([m["name"], f"of it {part}", str(m["runs"]), "–", "–", f"{1e3 * spent:.2f}", "–", "–", "–"])
         else:
-            rows.append([m["name"], m["algorithm"], str(m["runs"]), "not measured: " + m["failed"], "", "", "", ""])
-    columns = ["", "part", "runs", "agent steps/s", "emulator frames/s", "ms an iteration", "floor, ms", "GiB a run"]
+            rows.append([m["name"], m["algorithm"], str(m["runs"]), "not measured: " + m["failed"], "", "", "", "", ""])
+    columns = ["", "part", "runs", "agent steps/s", "emulator frames/s", "ms an iteration", "floor, ms", "GiB a run", "others"]
     return [Table("Atari", columns, rows, result["protocol"])]

@@ -151,7 +151,7 @@ class Host:
     def _learning(self, chosen: Int[Array, "R E"]) -> Iterator[Int[np.ndarray, "R E"]]:
         """Gives the actions, of which the environments know, to step them while the device learns."""
         if self.aside is None:
-            self._send(actions := np.asarray(chosen))
+            self._send(actions := self._fetch(chosen))
             self.learn()
             yield actions
             return
@@ -159,11 +159,19 @@ class Host:
         # to it without waiting for anybody. What the environments show is on its way to it before it has learnt.
         learning = self.aside.submit(self.learn)
         try:
-            self._send(actions := np.asarray(chosen))
+            self._send(actions := self._fetch(chosen))
             yield actions
-            self.uploaded = self.timestep, jax.device_put(joined(self.timestep))
+            self._upload()
         finally:
             learning.result()
+
+    def _fetch(self, chosen: Int[Array, "R E"]) -> Int[np.ndarray, "R E"]:
+        """The actions, as soon as the device has chosen."""
+        return np.asarray(chosen)
+
+    def _upload(self) -> None:
+        """What the environments show is on its way to the device."""
+        self.uploaded = self.timestep, jax.device_put(joined(self.timestep))
 
     def _send(self, actions: Int[np.ndarray, "R E"]) -> None:
         """Tells environments that step alone what to do."""
