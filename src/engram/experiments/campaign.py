@@ -38,7 +38,7 @@ BETAS = (0.1, 0.5, 0.9)
 """fixed weights of the paper's ablation on River Raid; it names 0.1, the best there"""
 SHORT, LONG = 100_000, 2_500_000
 """agent steps: 400,000 and 10 million emulator frames"""
-VALIDATIONS, FEW_VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 2, 10, 100
+VALIDATIONS, FEW_VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 5, 10, 100
 """short runs have the few validations"""
 SPEED_ALONE, SPEED_AT_MOST = 4_000.0, 9_000.0
 """agent steps a second of one run and, at most, of several in one program, on an H200, where nothing was measured yet"""
