@@ -4,18 +4,19 @@ import json
 from copy import deepcopy
 from dataclasses import replace
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from engram import loop
+from engram import loop, models
 from engram import replay as rp
 from engram.agents import make
 from engram.cli import main
 from engram.errors import EngramError
 from engram.loop import games
-from engram.networks import Convolution, Vision, features, patches
+from engram.networks import Convolution, Vision, features, patches, trunk
 from engram.tasks import find
 from engram.tasks.atari import GAMES, Console
 from engram.training import load
@@ -196,9 +197,14 @@ def test_a_console_is_an_environment_of_whole_games():
 # What agents make of them
 
 
-@pytest.mark.parametrize("agent", [SMALL, REMEMBERS], ids=["dqn", "mbec++"])
-def test_what_replay_holds_is_what_was_seen(agent):
-    driver, steps, _ = played(agent, ["atari:breakout", "atari:pong"], [0, 1], 70)
+LEARNS_NOTHING = replace(REMEMBERS, learn_start=10**9, trajectory_loss="none")
+
+
+@pytest.mark.parametrize("agent", [SMALL, LEARNS_NOTHING], ids=["dqn", "mbec++"])
+def test_what_replay_holds_is_what_was_seen(monkeypatch, agent):
+    monkeypatch.setattr("engram.tasks.atari.LONGEST", 120)  # emulator frames of a game, so that some end
+    driver, steps, returns = played(agent, ["atari:breakout", "atari:pong"], [0, 1], 70)
+    assert (~np.isnan(returns[-20:-1])).any(axis=(0, 2)).all()
     state = driver.carry.agent
     for r in range(2):
         replay = jax.tree.map(lambda x, r=r: x[r], state.replay if agent is SMALL else state.life.replay.transition)
@@ -211,7 +217,27 @@ def test_what_replay_holds_is_what_was_seen(agent):
             np.testing.assert_array_equal(found.next_state.reshape(2, 4, 84, 84), steps[t + 1].observation[r])
             np.testing.assert_array_equal(found.reward, steps[t + 1].reward[r])
             np.testing.assert_array_equal(found.end, steps[t + 1].terminated[r])
+            np.testing.assert_array_equal(found.action, [driver.taken[r, e][t] for e in range(2)])
+            if agent is LEARNS_NOTHING:
+                check_told(jax.tree.map(lambda x, r=r: x[r], state), driver.spec, place, steps, t, r)
     assert np.isfinite(driver.metrics()["td_loss"]).all()
+
+
+def check_told(state, spec, place, steps, t, r):
+    """What the models are told lies beside what was seen, and trajectories lead from row to row until an episode ends."""
+
+    def gist(t):
+        return LEARNS_NOTHING.look(state, jnp.asarray(steps[t].observation[r]).reshape(2, -1))[1]
+
+    found = LEARNS_NOTHING.drawn(state.life.replay, place)
+    np.testing.assert_allclose(found.gist, gist(t), atol=1e-5)
+    np.testing.assert_allclose(found.next_gist, gist(t + 1), atol=1e-5)
+    reached = jax.vmap(state.life.mind.trajectory)(found.before, models.pairs(found.gist, found.transition.action, spec.actions))
+    np.testing.assert_allclose(found.after.h, reached.h, atol=1e-5)
+    rows, envs = place
+    then = LEARNS_NOTHING.drawn(state.life.replay, ((rows + 1) % len(state.life.replay.gist), envs)).before.h
+    if t < 68:  # the newest row is not whole yet
+        np.testing.assert_allclose(then, np.where(found.transition.end[:, None], 0, found.after.h), atol=1e-6)
 
 
 # Convolutions
@@ -248,12 +274,13 @@ def judged():
     """Scores of two seeds of an untrained network, in three games each, of which two are played at once."""
     driver = loop.driver(SMALL, [find("atari:breakout")] * 2, [0, 1], spec_of("atari:breakout"))
     driver.start()
-    games.TOGETHER, before = 2, games.TOGETHER
-    yield driver, games.scores(SMALL, driver.spec, driver.carry.agent, driver.tasks, [0, 1], 3)
-    games.TOGETHER = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(games, "TOGETHER", 2)
+        return driver, games.scores(SMALL, driver.spec, driver.carry.agent, driver.tasks, [0, 1], 3)
 
 
-def test_whole_games_are_scored_alike_alone_and_among_others(judged):
+def test_whole_games_are_scored_alike_alone_and_among_others(judged, monkeypatch):
+    monkeypatch.setattr(games, "TOGETHER", 2)
     driver, together = judged
     assert together.shape == (2, 3)
     assert (together == together.astype(int)).all()
@@ -263,7 +290,7 @@ def test_whole_games_are_scored_alike_alone_and_among_others(judged):
 
 def test_consoles_that_have_judged_judge_again_as_new_ones(judged):
     driver, found = judged
-    judge = games.Judge(SMALL, driver.spec, driver.tasks, games.TOGETHER)
+    judge = games.Judge(SMALL, driver.spec, driver.tasks, 2)
     states = jax.tree.map(np.asarray, driver.carry.agent)
     judge.scores(states, [5, 6], 1)
     np.testing.assert_array_equal(judge.scores(states, [0, 1], 3), found)
@@ -280,30 +307,50 @@ def test_playing_leaves_the_training_as_it_was(judged):
 @pytest.mark.parametrize("name", ["dqn", "mbec++"])
 def test_who_learns_nothing_scores_in_training_what_it_scores_when_judged(monkeypatch, name):
     monkeypatch.setattr("engram.tasks.atari.LONGEST", 1_200)  # emulator frames of a game
+    monkeypatch.setattr("engram.memory.write", lambda memory, *_: memory)
     greedy = replace(SMALL if name == "dqn" else REMEMBERS, learn_start=10**9, epsilon_start=0.0, epsilon_end=0.0)
     if name == "mbec++":  # by the average rule always, as in play; and nothing is refined, or learnt of trajectories
         greedy = replace(greedy, p_read=1.0, p_refine=0.0, trajectory_loss="none", initial_beta=0.9)
-    driver = loop.driver(greedy, [find("atari:boxing")], [3], spec_of("atari:boxing", envs=4))
+    driver = loop.driver(greedy, [find("atari:breakout")], [3], spec_of("atari:breakout", envs=4))
     driver.start()
-    driver.carry = driver.carry._replace(agent=remembering(driver.carry.agent))
+    driver.carry = driver.carry._replace(agent=opinionated(driver.carry.agent))
     states = jax.tree.map(copy, driver.carry.agent)
-    returns = driver.advance(310)[:, 0]
-    trained = [row[~np.isnan(row)][0] for row in returns.T]  # the first game of each console
+    returns = driver.advance(620)[:, 0]
+    trained = np.array([row[~np.isnan(row)][:2] for row in returns.T])  # the first two games of each console
+    assert all(len(set(driver.taken[0, e])) > 2 for e in range(4))
+    assert len(set(trained.ravel().tolist())) > 1
     monkeypatch.setattr(games, "judging_seed", lambda seed, number: driver._seed((0, number), 0))
     monkeypatch.setattr(games, "_arcade", lambda task: replace(task.arcade, protocol=replace(task.arcade.protocol, epsilon=0.0)))
-    judged = games.scores(greedy, driver.spec, states, driver.tasks, [3], 4)
-    assert judged[0].tolist() == trained
+    judge, sent = games.Judge(greedy, driver.spec, driver.tasks, 4), ([], [])
+    for half, (machine,) in zip(sent, judge.machines, strict=True):
+        monkeypatch.setattr(machine, "send", lambda actions, send=machine.send, half=half: (half.append(actions.copy()), send(actions)))
+    np.testing.assert_array_equal(judge.scores(states, [3], 8)[0], trained.T.ravel())
+    judge.close()
+    for e in range(4):  # every second console is of the other half
+        chosen = np.stack(sent[e % 2])[:, e // 2]
+        np.testing.assert_array_equal(chosen[:600], driver.taken[0, e][: len(chosen[:600])])
 
 
-def remembering(state):
-    """The same agent with a memory full of random values, where it has one."""
+def opinionated(state):
+    """The same agent with values that depend on what it sees, and a memory full of random values, where it has one."""
+    _, steps, _ = played(make("random"), ["atari:breakout"], [9], 100)
+    pictures = jnp.concatenate([step.observation[0].reshape(2, -1) for step in steps[::5]])
+
+    def sharpened(q):
+        found, layers = jax.vmap(lambda x: trunk(q, x))(pictures), q.head.layers
+        beside = jnp.zeros((len(found), layers[0].weight.shape[1] - found.shape[1]))  # of the trajectory, where it is seen
+        values, last = jax.vmap(q.head)(jnp.concatenate([found, beside], axis=1)), layers[-1]
+        spread = values.std(axis=0)
+        weight, bias = last.weight / spread[:, None], (last.bias - values.mean(axis=0)) / spread
+        return eqx.tree_at(lambda q: (q.head.layers[-1].weight, q.head.layers[-1].bias), q, (weight, bias))
+
     if not hasattr(state, "life"):
-        return state
-    mind = state.life.mind
-    keys = jax.random.normal(jax.random.key(0), mind.memory.keys.shape)
-    values = jax.random.normal(jax.random.key(1), mind.memory.values.shape)
-    memory = mind.memory._replace(keys=keys, values=values, written=jnp.full_like(mind.memory.written, values.shape[-1]))
-    return state._replace(life=state.life._replace(mind=mind._replace(memory=memory)))
+        return state._replace(q=jax.vmap(sharpened)(state.q))
+    memory = state.life.mind.memory
+    keys, values = (scale * jax.random.normal(jax.random.key(1), x.shape) for scale, x in ((0.2, memory.keys), (5.0, memory.values)))
+    full = memory._replace(keys=keys, values=values, written=jnp.full_like(memory.written, values.shape[-1]))
+    life = state.life._replace(mind=state.life.mind._replace(memory=full))
+    return state._replace(life=life, semantic=state.semantic._replace(q=jax.vmap(sharpened)(state.semantic.q)))
 
 
 def test_a_game_is_trained_resumed_and_judged_from_the_command_line(tmp_path, monkeypatch, capsys):

@@ -5,6 +5,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from scipy.stats import binomtest
@@ -96,6 +97,41 @@ def test_what_was_stopped_goes_on_first_and_is_not_trained_twice(tmp_path, small
     assert "2 runs, begun before" in said[1]
     assert not campaign.missing(tmp_path, plan)
     assert not list(scratch.rglob("*.safetensors"))
+
+
+def test_a_row_that_was_judged_otherwise_is_trained_again(tmp_path, small, monkeypatch):
+    measured(tmp_path, PLAN[0], 1_000.0)
+    assert campaign.missing(tmp_path, PLAN[:2]) == [PLAN[1]]
+    monkeypatch.setattr(campaign, "FEW_VALIDATIONS", 3)
+    assert campaign.missing(tmp_path, PLAN[:2]) == list(PLAN[:2])
+
+
+def test_what_is_tested_is_each_runs_own_best_policy(tmp_path, small, monkeypatch):
+    options = {
+        "hidden": 8,
+        "layers": 1,
+        "batch": 4,
+        "replay": 200,
+        "learn_start": 8,
+        "convolutions": "nature",
+        "slots": 64,
+        "neighbours": 3,
+    }
+    monkeypatch.setattr(campaign, "agent_of", lambda job: make("mbec++", **options, learning_rate=1e-2))
+    told, given = np.array([[1.0, 5.0], [4.0, 2.0], [2.0, 2.0], [4.0, 7.0]]), []  # of a tie the first is kept
+
+    def scores(judge, states, seeds, episodes):
+        given.append((jax.tree.map(np.array, states), seeds))
+        return np.tile(told[len(given) - 1][:, None] if len(given) <= 4 else np.zeros((2, 1)), episodes)
+
+    monkeypatch.setattr(campaign.games.Judge, "scores", scores)
+    campaign.run(PLAN[:2], tmp_path, tmp_path / "scratch", time.monotonic() + 500)
+    *validated, (tested, seeds) = given
+    assert ([seeds for _, seeds in validated], seeds) == ([[10_000, 10_001]] * 4, [0, 1])
+    for r, best in enumerate((1, 3)):
+        alike = [all(np.array_equal(a[r], b[r]) for a, b in zip(*map(jax.tree.leaves, (tested, one)), strict=True)) for one, _ in validated]
+        assert np.flatnonzero(alike).tolist() == [best]
+        assert json.loads(PLAN[r].file(tmp_path).read_text())["validation"] == told[:, r].tolist()
 
 
 def test_a_stretch_without_time_leaves_the_ledger_as_it_was(tmp_path, small):

@@ -451,6 +451,13 @@ def test_what_would_change_its_shape_cannot_be_changed_in_place():
         compiled((jnp.ones(3),))
 
 
+def test_what_was_compiled_for_one_shape_takes_no_other():
+    compiled = loop.packing.InPlace(lambda arrays: ((arrays[0] + 1,), ()))
+    compiled((jnp.ones(3),))
+    with pytest.raises(ValueError, match="unlike those that this was traced for"):
+        compiled((jnp.ones(2),))
+
+
 @pytest.mark.parametrize(
     ("dtype", "shape", "count"), [("float32", (3,), 1), ("float32", (2, 3), 1), ("float32", (), 1), ("uint8", (2, 2), 3)]
 )

@@ -142,6 +142,8 @@ class MBECpp(Episodic, Bootstrapping):
             "epsilon": chance,
             "value": jnp.mean(jnp.max(q, axis=-1)),
         }
+        if gist is not None:
+            metrics["gist"] = jnp.mean(jnp.std(gist, axis=0))  # how far it tells the environments apart; actions are of size 1
         return state._replace(life=life._replace(mind=mind, action=action)), action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):

@@ -166,17 +166,23 @@ class Batch(NamedTuple):
 
 
 def missing(results: Path, plan: Sequence[Job] = PLAN) -> list[Job]:
-    return [job for job in plan if not job.file(results).exists()]
+    return [job for job in plan if not is_done(job, results)]
+
+
+def is_done(job: Job, results: Path) -> bool:
+    """Whether there is a row of the run, judged as runs are now."""
+    return job.file(results).exists() and read(job.file(results))["test"] == job.test
 
 
 def rows(results: Path) -> list[dict[str, Any]]:
-    found = []
-    for file in sorted((results / "atari").glob("*.json")):
-        try:
-            found.append(json.loads(file.read_text()))
-        except ValueError as error:
-            raise EngramError(f"{file} cannot be read ({error}): remove it, and the campaign trains that run again.") from error
-    return found
+    return [read(file) for file in sorted((results / "atari").glob("*.json"))]
+
+
+def read(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text())
+    except ValueError as error:
+        raise EngramError(f"{file} cannot be read ({error}): remove it, and the campaign trains that run again.") from error
 
 
 def speed(agent: str, runs: int, known: Sequence[dict[str, Any]]) -> float:
@@ -218,7 +224,7 @@ def begun(scratch: Path, results: Path) -> Batch | None:
     if not file.exists():
         return None
     jobs = [Job(**job) for job in json.loads(file.read_text())]
-    return Batch(jobs, 0.0) if any(not job.file(results).exists() for job in jobs) else None
+    return Batch(jobs, 0.0) if any(not is_done(job, results) for job in jobs) else None
 
 
 def room(job: Job) -> int:
@@ -331,7 +337,7 @@ def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
             ended = [r["training_score"] for r in done if r["training_score"] is not None]  # where a game has ended at all
             trained = f"{np.mean(ended):,.1f}" if ended else "–"
             cells = [f"{tests.mean():,.1f}", trained, f"{scoreboard.human_normalised(float(tests.mean()), game):,.1f}"]
-        minutes = sum(needed(job, 1, known) for job in wanted if not job.file(results).exists()) / 60
+        minutes = sum(needed(job, 1, known) for job in wanted if not is_done(job, results)) / 60
         lines.append([game, agent, f"{steps * SKIP:,}", f"{len(done)} of {len(wanted)}", *cells, f"{minutes:.0f}" if minutes else ""])
     head = [
         "game",
