@@ -131,11 +131,11 @@ def equal(whole, parts, task=None):
 
 def test_an_interrupt_before_the_first_step_leaves_a_run_that_goes_on(tmp_path, monkeypatch):
     make = tape(rewards=(1.0, 2.0, 0.5))
-    whole = train(SMALL, make, SEEDS, 40, out=tmp_path / "whole")
+    whole = train(TINY, make, SEEDS, 40, out=tmp_path / "whole")
     with monkeypatch.context() as patch:  # while it compiles, and environments are made
         begin = loop.Host._begin
         patch.setattr(loop.Host, "_begin", lambda driver: (os.kill(os.getpid(), signal.SIGINT), begin(driver)))
-        sentence = complaint(train, SMALL, make, SEEDS, 40, out=tmp_path / "parts", kind=Interrupted)
+        sentence = complaint(train, TINY, make, SEEDS, 40, out=tmp_path / "parts", kind=Interrupted)
     assert sentence.startswith("Interrupted; all until step 1 is saved")
     equal(whole, resume(tmp_path / "parts", make))
 
