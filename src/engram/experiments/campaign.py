@@ -5,6 +5,7 @@ time, as many in one program as fit; a run that is stopped goes on when the same
 """
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -269,8 +270,9 @@ def stretch(
     left, known = missing(results, plan), rows(results)
     of = f"with {' or '.join(only)} in their names" if only else "of the plan"
     if left:
-        shortest = min(needed(job, 1, known) for job in left) / 60
-        say(f"Left {of}: {len(left)}, for which the time does not suffice; the shortest would take {shortest:.0f} minutes.")
+        shortest = math.ceil(min(needed(job, 1, known) for job in left) / 60)
+        long = f"{shortest} minute{'s' * (shortest != 1)}"
+        say(f"Left {of}: {len(left)}, for which the time does not suffice; the shortest would take {long}.")
     else:
         say(f"All runs {of} are done.")
 
