@@ -73,13 +73,15 @@ def measure(quick: bool, say, keep, only: list[str] | None = None) -> dict:
             trainer = Trainer(contender)
             clocks, before = clocked(trainer.driver), processors()
             times = {"whole": [timed_to_the_end(trainer) for _ in range(rounds)]}
-            others, parts = taken_by_others(before, processors()), {name: spent / (rounds * iterations) for name, spent in clocks.items()}
+            parts = {name: spent / (rounds * iterations) for name, spent in clocks.items()}
+            of_whole = {"parts": parts, "others": taken_by_others(before, processors())}
             trainer.driver._send = trainer.driver._step = lambda *_: None
             times["device"] = [timed_to_the_end(trainer) for _ in range(rounds)]
             times |= halves(trainer, rounds)
             each, moved = trainer.bytes_per_run()["state"], MOVED * weights(trainer) * contender.options["updates"] * iterations
-            measured += [entry(replace(contender, algorithm=part), times[part], bytes=each, moved=moved) for part in times]
-            measured[-len(times)] |= {"parts": parts, "others": others}
+            for part, spent in times.items():
+                more = of_whole if part == "whole" else {}
+                measured.append(entry(replace(contender, algorithm=part), spent, bytes=each, moved=moved, **more))
             say(", ".join(f"{m['algorithm']}: {1e3 * seconds(m) / iterations:.2f} ms" for m in measured[-len(times) :]))
             trainer.driver.close()
             trainer.driver.arrays = ()
@@ -114,13 +116,13 @@ def clocked(driver: Any) -> dict[str, float]:
     spent = dict.fromkeys(PARTS, 0.0)
 
     def clock(part: str, method: Any):
-        def timed(*given):
+        def call(*given):
             began = time.perf_counter()
             answer = method(*given)
             spent[part] += time.perf_counter() - began
             return answer
 
-        return timed
+        return call
 
     for part, name in PARTS.items():
         setattr(driver, name, clock(part, getattr(driver, name)))

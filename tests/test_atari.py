@@ -25,6 +25,7 @@ from engram.types import Spec
 SMALL = make("dqn", hidden=8, layers=1, batch=4, replay=64, learn_start=8, convolutions="nature", epsilon_decay=100.0)
 
 REMEMBERS = make("mbec++", hidden=8, layers=1, batch=4, replay=64, learn_start=8, convolutions="nature", slots=64, neighbours=3, chunk=5)
+LEARNS_NOTHING = replace(REMEMBERS, learn_start=10**9, trajectory_loss="none")
 
 
 def spec_of(*names, envs=2, iterations=400) -> Spec:
@@ -197,9 +198,6 @@ def test_a_console_is_an_environment_of_whole_games():
 # What agents make of them
 
 
-LEARNS_NOTHING = replace(REMEMBERS, learn_start=10**9, trajectory_loss="none")
-
-
 @pytest.mark.parametrize("agent", [SMALL, LEARNS_NOTHING], ids=["dqn", "mbec++"])
 def test_what_replay_holds_is_what_was_seen(monkeypatch, agent):
     monkeypatch.setattr("engram.tasks.atari.LONGEST", 120)  # emulator frames of a game, so that some end
@@ -220,7 +218,8 @@ def test_what_replay_holds_is_what_was_seen(monkeypatch, agent):
             np.testing.assert_array_equal(found.action, [driver.taken[r, e][t] for e in range(2)])
             if agent is LEARNS_NOTHING:
                 check_told(jax.tree.map(lambda x, r=r: x[r], state), driver.spec, place, steps, t, r)
-    assert np.isfinite(driver.metrics()["td_loss"]).all()
+    if agent is SMALL:
+        assert (driver.metrics()["td_loss"] > 0).all()
 
 
 def check_told(state, spec, place, steps, t, r):
@@ -234,9 +233,9 @@ def check_told(state, spec, place, steps, t, r):
     np.testing.assert_allclose(found.next_gist, gist(t + 1), atol=1e-5)
     reached = jax.vmap(state.life.mind.trajectory)(found.before, models.pairs(found.gist, found.transition.action, spec.actions))
     np.testing.assert_allclose(found.after.h, reached.h, atol=1e-5)
-    rows, envs = place
-    then = LEARNS_NOTHING.drawn(state.life.replay, ((rows + 1) % len(state.life.replay.gist), envs)).before.h
     if t < 68:  # the newest row is not whole yet
+        rows, envs = place
+        then = LEARNS_NOTHING.drawn(state.life.replay, ((rows + 1) % len(state.life.replay.gist), envs)).before.h
         np.testing.assert_allclose(then, np.where(found.transition.end[:, None], 0, found.after.h), atol=1e-6)
 
 
@@ -308,9 +307,9 @@ def test_playing_leaves_the_training_as_it_was(judged):
 def test_who_learns_nothing_scores_in_training_what_it_scores_when_judged(monkeypatch, name):
     monkeypatch.setattr("engram.tasks.atari.LONGEST", 1_200)  # emulator frames of a game
     monkeypatch.setattr("engram.memory.write", lambda memory, *_: memory)
-    greedy = replace(SMALL if name == "dqn" else REMEMBERS, learn_start=10**9, epsilon_start=0.0, epsilon_end=0.0)
-    if name == "mbec++":  # by the average rule always, as in play; and nothing is refined, or learnt of trajectories
-        greedy = replace(greedy, p_read=1.0, p_refine=0.0, trajectory_loss="none", initial_beta=0.9)
+    greedy = replace(SMALL if name == "dqn" else LEARNS_NOTHING, learn_start=10**9, epsilon_start=0.0, epsilon_end=0.0)
+    if name == "mbec++":  # by the average rule always, as in play; and nothing is refined
+        greedy = replace(greedy, p_read=1.0, p_refine=0.0, initial_beta=0.9)
     driver = loop.driver(greedy, [find("atari:breakout")], [3], spec_of("atari:breakout", envs=4))
     driver.start()
     driver.carry = driver.carry._replace(agent=opinionated(driver.carry.agent))

@@ -107,17 +107,9 @@ def test_a_row_that_was_judged_otherwise_is_trained_again(tmp_path, small, monke
 
 
 def test_what_is_tested_is_each_runs_own_best_policy(tmp_path, small, monkeypatch):
-    options = {
-        "hidden": 8,
-        "layers": 1,
-        "batch": 4,
-        "replay": 200,
-        "learn_start": 8,
-        "convolutions": "nature",
-        "slots": 64,
-        "neighbours": 3,
-    }
-    monkeypatch.setattr(campaign, "agent_of", lambda job: make("mbec++", **options, learning_rate=1e-2))
+    small_network = {"hidden": 8, "layers": 1, "batch": 4, "replay": 200, "learn_start": 8, "convolutions": "nature"}
+    agent = make("mbec++", **small_network, slots=64, neighbours=3, learning_rate=1e-2)
+    monkeypatch.setattr(campaign, "agent_of", lambda job: agent)
     told, given = np.array([[1.0, 5.0], [4.0, 2.0], [2.0, 2.0], [4.0, 7.0]]), []  # of a tie the first is kept
 
     def scores(judge, states, seeds, episodes):

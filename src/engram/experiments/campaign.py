@@ -76,8 +76,8 @@ class Job:
         return VALIDATIONS if self.steps > SHORT else FEW_VALIDATIONS
 
     @property
-    def games(self) -> int:
-        """Played to judge it."""
+    def judged_games(self) -> int:
+        """Of its validations and its test."""
         return self.validations * VALIDATION_GAMES + TEST_GAMES
 
     @property
@@ -203,8 +203,8 @@ def needed(job: Job, runs: int, known: Sequence[dict[str, Any]]) -> float:
     """Seconds for so many runs like this one in a program: compiling, training and judging them."""
     own = [row for row in known if row["agent"] == job.agent]
     alike = [row for row in own if row["test"] == job.test]
-    a_game = max((row["judging_seconds"] / row["runs_in_one_program"] / of_row(row).games for row in alike or own), default=JUDGING)
-    return COMPILATION + (LOADING + job.steps / speed(job.agent, runs, known) + a_game * job.games) * runs
+    a_game = max((row["judging_seconds"] / row["runs_in_one_program"] / of_row(row).judged_games for row in alike or own), default=JUDGING)
+    return COMPILATION + (LOADING + job.steps / speed(job.agent, runs, known) + a_game * job.judged_games) * runs
 
 
 def next_batch(results: Path, seconds: float, most: int, plan: Sequence[Job] = PLAN) -> Batch | None:
@@ -271,8 +271,8 @@ def stretch(
     of = f"with {' or '.join(only)} in their names" if only else "of the plan"
     if left:
         shortest = math.ceil(min(needed(job, 1, known) for job in left) / 60)
-        long = f"{shortest} minute{'s' * (shortest != 1)}"
-        say(f"Left {of}: {len(left)}, for which the time does not suffice; the shortest would take {long}.")
+        time_needed = f"{shortest} minute{'s' * (shortest != 1)}"
+        say(f"Left {of}: {len(left)}, for which the time does not suffice; the shortest would take {time_needed}.")
     else:
         say(f"All runs {of} are done.")
 

@@ -63,21 +63,18 @@ class InPlace:
     def _trace_once(self, arrays: Arrays, more: tuple[Any, ...]) -> None:
         if self.changes:
             return
-        program, (after, _) = jax.make_jaxpr(self.function, return_shape=True)(arrays, *more)
-        if [x.shape for x in arrays] != [x.shape for x in after]:
-            raise ValueError("What is changed in place must keep its shape: this is compiled for one shape alone.")
-        count = len(arrays)
+        program, count = jax.make_jaxpr(self.function)(arrays, *more), len(arrays)
         into, out = program.jaxpr.invars[:count], program.jaxpr.outvars
         self.changes = [before is not after for before, after in zip(into, out[:count], strict=True)]
         read = [*(x for step in program.jaxpr.eqns for x in step.invars), *compress(out, self.changes), *out[count:]]
         needed = set(map(id, read))
         self.reads = [id(x) in needed and not changes for x, changes in zip(into, self.changes, strict=True)]
-
         kinds = _kinds(self._sides(arrays))
 
         def run(changing, reading, more):
-            if _kinds((changing, reading)) != kinds:  # seen when it is compiled, so it costs calls nothing
-                raise ValueError("These arrays are unlike those that this was traced for.")
+            # Compiled anew for other shapes, it would still be the program of the first ones. It looks only then, so calls are no slower.
+            if _kinds((changing, reading)) != kinds:
+                raise ValueError("These arrays are unlike those that this was traced for: what is changed in place must keep its shape.")
             sides = iter(changing), iter(reading)
             which = zip(self.changes, self.reads, strict=True)
             given = [next(sides[0]) if changes else next(sides[1]) if reads else None for changes, reads in which]
