@@ -20,6 +20,7 @@ LAYERS = [
     "returns",
     "networks",
     "models",
+    "standard",
     "waiting",
     "tables",
     "vae",

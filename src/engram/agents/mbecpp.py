@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-from engram import episodic, models
+from engram import episodic, models, standard
 from engram import memory as mem
 from engram import replay as rp
 from engram.agents.mbec import Life, born, foresee, take_in
@@ -34,6 +34,7 @@ class State(NamedTuple):
     optimiser: PyTree
     gist_map: Float[Array, "F G"] | None
     """from what the convolutions find to what the models are told, where there are images"""
+    gist_norm: standard.Norm | None
 
 
 class Batch(NamedTuple):
@@ -115,15 +116,19 @@ class MBECpp(Episodic, Bootstrapping):
         if self.q_sees_trajectory:
             semantic = semantic._replace(q=widened(semantic.q, self.trajectory))
         adam = optimiser(self.learning_rate, self.clip)
-        gist_map = None
+        gist_map = gist_norm = None
         if spec.stack:
             found = head(semantic.q).layers[0].weight.shape[1] - self.trajectory * self.q_sees_trajectory
             gist_map = jax.random.normal(jax.random.fold_in(semantic_key, 1), (found, self.gist)) / jnp.sqrt(found)
-        return State(born(self, spec, life_key), semantic, semantic, adam.init(semantic), gist_map)
+            gist_norm = standard.unmet(self.gist) if self.standard_gist else None
+        return State(born(self, spec, life_key), semantic, semantic, adam.init(semantic), gist_map, gist_norm)
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         lots = jax.random.uniform(key, (1 + 3 * spec.envs,))
         found, gist = self.look(state, shown(self, spec, timestep.observation))
+        if state.gist_norm is not None and gist is not None:
+            state = state._replace(gist_norm=standard.meet(state.gist_norm, gist))
+        gist = self.tell(state, gist)
         life, happened = take_in(self, state.life, spec, timestep, step, gist)
         mind, tau, plan, q_mbec = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
         beta = self.beta(state.semantic, tau.h)
@@ -237,12 +242,16 @@ class MBECpp(Episodic, Bootstrapping):
         return td_loss(batch.target, self.beta(semantic, batch.tau) * batch.q_episodic + taken, self.huber)
 
     def look(self, state: State, seen: Shaped[Array, "E S"]) -> tuple[Float[Array, "E F"], Float[Array, "E G"] | None]:
-        """What is found in what is seen and, of images, what the models are told of it."""
+        """What is found in what is seen and, of images, its gist."""
         found = self.find(state.semantic, seen)
         if state.gist_map is None:
             return found, None
         # Behind the barrier, XLA does not make one product of this and the Q-network's, for which it would copy all weights at every step.
         return found, lax.optimization_barrier(found) @ state.gist_map
+
+    def tell(self, state: State, gist: Float[Array, "E G"] | None) -> Float[Array, "E G"] | None:
+        """What the models are told of images."""
+        return gist if gist is None or state.gist_norm is None else standard.standard(state.gist_norm, gist)
 
     def find(self, semantic: Semantic, seen: Shaped[Array, "B S"]) -> Float[Array, "B F"]:
         """What the Q-network's convolutions find; what is seen itself where there are none."""
@@ -266,8 +275,8 @@ class MBECpp(Episodic, Bootstrapping):
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
         found, gist = self.look(state, shown(self, spec, observation))
-        mind = state.life.mind
-        plan, q_mbec, tau = foresee(self, mind, spec, found if gist is None else gist, first)
+        told, mind = self.tell(state, gist), state.life.mind
+        plan, q_mbec, tau = foresee(self, mind, spec, found if told is None else told, first)
         q = self.beta(state.semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) + self.values(state.semantic, found, tau.h)
         action = greedy(spec, q, epsilon, key)
         return state._replace(life=state.life._replace(mind=mind._replace(tau=episodic.after(plan, action)))), action
