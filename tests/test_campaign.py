@@ -162,12 +162,13 @@ def test_scores_stand_beside_what_was_published_and_are_summed_up_over_the_games
     rows += [told("mbec++", "pong", 14.6), told("mbec++", "pong", -20.7, steps=2_500_000)]
     rows += [told("mbec++", "pong", 3.0, steps=2_500_000) | {"beta": 0.1}]  # an ablation, not one more seed
     page = scoreboard.sections(rows)
-    assert "| breakout | 17.1 ± 1.4 | 1.7 | 6.1 | 11.9 |" in page
-    assert "| pong | 14.6 | – | – | – |" in page  # the paper's table of 400,000 frames lacks it
+    assert "| breakout | 17.1 ± 1.4 | 1.7 | 6.1 | 11.9 | 1.7 | 30.5 |" in page
+    assert "| pong | 14.6 | – | – | – | -20.7 | 14.6 |" in page  # the paper's table of 400,000 frames lacks it
     # 17.1 is (17.1 - 1.7) / (30.5 - 1.7) of the way to a human; both agents have Breakout alone
     assert "| mbec++, dqn, SimPLe, MBEC++, paper | 1 | mbec++ | 53.5 | 53.5 | 53.5 |" in page
     assert "| mbec++, dqn, SimPLe, MBEC++, paper | 1 | SimPLe | 15.3 | 15.3 | 15.3 |" in page
     assert "## 10,000,000 emulator frames" in page
+    assert "would make 40,000,000 for its MBEC++ alone" in page
     assert "| pong | -20.7 |" in page
     assert "| Rainbow | dopamine legacy TF | 55 | 107.7 | 39.7 | same |" in page
     scoreboard.draw(rows, tmp_path)
@@ -195,7 +196,7 @@ def ledger(results, *rows):
 
 
 def verdicts(results):
-    names = "River Raid", "half", "DQN", "SimPLe"
+    names = "River Raid", "half", "DQN", "together", "Asterix.", "Breakout.", "Fishing Derby.", "Hero."
     return {name: outcome for name, (claim, outcome) in zip(names, ATARI.verdicts(results).items(), strict=True) if name in claim.says}
 
 
@@ -205,14 +206,18 @@ def test_five_seeds_decide_whether_mbecpp_is_ahead_of_simple(tmp_path):
     for sign, expected in ((1, "holds"), (-1, "does not hold")):
         rows = [told("mbec++", game, score + sign * (5 + seed), seed) for game, score in simple.items() for seed in range(5)]
         ledger(tmp_path, *rows)
-        verdict, (test,) = verdicts(tmp_path)["SimPLe"]
+        verdict, (test,) = verdicts(tmp_path)["together"]
         assert verdict == expected
         # the middle seed is 7 off, in standard deviations of 294.1, 2.8, 3 and 1281.3
         assert test.middle == pytest.approx(sign * 7 * (1 / 294.1 + 1 / 2.8 + 1 / 3.0 + 1 / 1281.3) / 4)
+    for seed in range(5):  # on one game alone
+        ledger(tmp_path, told("mbec++", "breakout", 6.1 + 2.8 * (1 + seed), seed))
+    assert [verdicts(tmp_path)[game][0] for game in ("Asterix.", "Breakout.", "Hero.")] == ["does not hold", "holds", "does not hold"]
+    assert verdicts(tmp_path)["Breakout."][1][0].middle == pytest.approx(3)
     rows[0]["seed"] = 9  # which is not of the plan
     Job("mbec++", "asterix", 100_000, 0).file(tmp_path).unlink()
     ledger(tmp_path, rows[0])
-    assert verdicts(tmp_path)["SimPLe"][0] == "not run yet"
+    assert verdicts(tmp_path)["together"][0] == "not run yet"
     assert ATARI.found(tmp_path).numbers["state"] == "19 of 91 runs"
 
 

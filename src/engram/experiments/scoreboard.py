@@ -37,17 +37,19 @@ def budgets(rows: Sequence[dict[str, Any]]) -> list[int]:
 
 def section(rows: Sequence[dict[str, Any]], frames: int) -> str:
     mine, theirs = ours(rows, frames), published(frames)
+    beside = theirs | {name: {game: ends[i] for game, ends in scale().items()} for i, name in enumerate(("random", "human"))}
     lines = [
-        [game, *(spread(scores.get(game, [])) for scores in mine.values()), *(_number(scores.get(game)) for scores in theirs.values())]
+        [game, *(spread(scores.get(game, [])) for scores in mine.values()), *(_number(scores.get(game)) for scores in beside.values())]
         for game in games(mine)
     ]
     return f"""
 ## {frames:,} emulator frames
 
-Test scores, mean (and standard deviation of the seeds, where there are several), beside what was published. The paper says 10 million
-frames, but its code counts agent steps, which would make 40 million; its columns for NEC, MFEC and DQN are those of Pritzel et al. (2017).
+Test scores, mean (and standard deviation of the seeds, where there are several), beside what was published. The paper says {frames:,}
+frames, but its code counts agent steps, which would make {SKIP * frames:,} for its MBEC++ alone; SimPLe's scores are those of Kaiser et
+al. (2020), those of NEC, MFEC and DQN Pritzel et al.'s (2017), random and human those of DQN Zoo.
 
-{markdown(["game", *mine, *theirs], lines)}
+{markdown(["game", *mine, *beside], lines)}
 Human-normalised, per cent, over the games that all in a row have:
 
 {markdown(["agents", "games", "", "mean", "median", "IQM"], aggregates({**means(mine), **theirs}, list(mine)))}
