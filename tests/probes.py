@@ -221,3 +221,51 @@ class Diary:
 
     def play(self, state, spec, observation, first, key, epsilon=0.0):
         return state, jnp.full(observation.shape[0], self.action)
+
+
+class Drift:
+    """A vector of consoles with a game of our own: a bright bar drifts to the left or to the right for four steps, from somewhere in the
+    middle. The action 0 or 1 that is its direction brings 1. One frame does not tell it, two do. ALE's vector environments are spoken to
+    like this."""
+
+    single_observation_space, single_action_space = gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), gym.spaces.Discrete(2)
+    STEPS = 4
+
+    def __init__(self, count):
+        self.rngs = [np.random.default_rng(e) for e in range(count)]
+        self.frames = np.zeros((count, 4, 84, 84), np.uint8)
+        self.at, self.direction, self.age = np.zeros((3, count), int)
+
+    def reset(self, seed=None, options=None):
+        which = np.flatnonzero(np.ones(len(self.rngs), bool) if options is None else options["reset_mask"])
+        for e, own in zip(which.tolist(), which if seed is None else seed, strict=True):
+            self.rngs[e] = np.random.default_rng(int(own))
+            self.begin(e)
+        return self.frames.copy(), {"lives": np.zeros(len(self.rngs), int)}
+
+    def begin(self, e):
+        self.at[e], self.direction[e], self.age[e] = self.rngs[e].integers(28, 56), self.rngs[e].integers(2), 0
+        self.frames[e] = 0
+        self.show(e)
+
+    def show(self, e):
+        self.frames[e] = np.roll(self.frames[e], -1, axis=0)
+        self.frames[e, -1] = 0
+        self.frames[e, -1, :, self.at[e] - 3 : self.at[e] + 3] = 255
+
+    def send(self, actions):
+        self.actions = np.array(actions)
+
+    def recv(self):
+        reward, over = (self.actions == self.direction).astype(float), self.age + 1 == self.STEPS
+        for e in range(len(self.rngs)):
+            if over[e]:
+                self.begin(e)
+            else:
+                self.age[e] += 1
+                self.at[e] += 16 * self.direction[e] - 8
+                self.show(e)
+        return self.frames.copy(), reward, over, np.zeros_like(over), {"lives": np.zeros(len(self.rngs), int)}
+
+    def close(self):
+        pass
