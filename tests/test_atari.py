@@ -361,7 +361,7 @@ def opinionated(state):
     return state._replace(life=life, gist_norm=norm, semantic=state.semantic._replace(q=jax.vmap(sharpened)(state.semantic.q)))
 
 
-LEARNS = {"hidden": 32, "layers": 1, "batch": 16, "replay": 800, "learn_start": 32, "convolutions": "nature", "gamma": 0.5}
+LEARNS = {"hidden": 32, "layers": 1, "batch": 12, "replay": 800, "learn_start": 32, "convolutions": "nature", "gamma": 0.5}
 LEARNS |= {"learning_rate": 3e-4, "target_every": 40, "epsilon_end": 0.5, "epsilon_decay": 1e3}
 
 
@@ -373,7 +373,7 @@ def test_what_only_a_stack_of_frames_tells_is_learnt_and_worth_what_it_is(monkey
     monkeypatch.setattr("engram.tasks.atari._actions", lambda game: 2)
     driver = loop.driver(agent, [find("atari:pong")], [0], spec_of("atari:pong", envs=8))
     driver.start()
-    driver.advance(300)
+    driver.advance(240)
     state = jax.tree.map(lambda x: x[0], driver.carry.agent)
     for direction in (0, 1):
         found = values_of_drift(agent, state, driver.spec, direction)
