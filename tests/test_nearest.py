@@ -82,7 +82,7 @@ def agree(keys, filled, queries, k, distances, slots):
         np.testing.assert_allclose(row, np.sort(exact)[:found], rtol=2e-6, atol=1e-30)
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(
     shape=st.sampled_from(SHAPES),
     kind=st.sampled_from(KINDS),
