@@ -232,13 +232,13 @@ class Drift:
     STEPS = 4
 
     def __init__(self, count):
-        self.rngs = [np.random.default_rng(e) for e in range(count)]
+        self.rngs = [np.random.default_rng()] * count  # until a reset seeds them
         self.frames = np.zeros((count, 4, 84, 84), np.uint8)
         self.at, self.direction, self.age = np.zeros((3, count), int)
 
-    def reset(self, seed=None, options=None):
+    def reset(self, seed, options=None):
         which = np.flatnonzero(np.ones(len(self.rngs), bool) if options is None else options["reset_mask"])
-        for e, own in zip(which.tolist(), which if seed is None else seed, strict=True):
+        for e, own in zip(which.tolist(), seed, strict=True):
             self.rngs[e] = np.random.default_rng(int(own))
             self.begin(e)
         return self.frames.copy(), {"lives": np.zeros(len(self.rngs), int)}

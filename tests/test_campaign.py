@@ -21,15 +21,13 @@ from engram.tasks.atari import GAMES
 
 PLAN = (Job("dqn", "breakout", 160, 0), Job("dqn", "pong", 160, 1), Job("mbec++", "pong", 160, 0), Job("dqn", "pong", 1_600_000, 0))
 
+TINY = {"hidden": 8, "layers": 1, "batch": 4, "replay": 200, "learn_start": 8, "convolutions": "nature"}
+
 
 @pytest.fixture
 def small(monkeypatch):
     """A tiny network, and few games to judge it by, of which none may last long."""
-
-    def agent_of(job):
-        return make("dqn", hidden=8, layers=1, batch=4, replay=200, learn_start=8, convolutions="nature")
-
-    monkeypatch.setattr(campaign, "agent_of", agent_of)
+    monkeypatch.setattr(campaign, "agent_of", lambda job: make("dqn", **TINY))
     monkeypatch.setattr("engram.tasks.atari.LONGEST", 400)
     monkeypatch.setattr(campaign.games, "TOGETHER", 2)
     for name, value in {"FEW_VALIDATIONS": 4, "VALIDATION_GAMES": 1, "TEST_GAMES": 3}.items():
@@ -108,8 +106,7 @@ def test_a_row_that_was_judged_otherwise_is_trained_again(tmp_path, small, monke
 
 
 def test_what_is_tested_is_each_runs_own_best_policy(tmp_path, small, monkeypatch):
-    small_network = {"hidden": 8, "layers": 1, "batch": 4, "replay": 200, "learn_start": 8, "convolutions": "nature"}
-    agent = make("mbec++", **small_network, slots=64, neighbours=3, learning_rate=1e-2)
+    agent = make("mbec++", **TINY, slots=64, neighbours=3, learning_rate=1e-2)
     monkeypatch.setattr(campaign, "agent_of", lambda job: agent)
     told, given = np.array([[1.0, 5.0], [4.0, 2.0], [2.0, 2.0], [4.0, 7.0]]), []  # of a tie the first is kept
 

@@ -34,11 +34,11 @@ def test_older_batches_count_less(monkeypatch):
 
 def test_a_number_is_told_in_deviations_from_the_mean_but_never_too_far():
     norm = standard.Norm(jnp.ones(()), jnp.array([10.0, 10.0]), jnp.array([4.0, 4.0]))
-    np.testing.assert_allclose(standard.standard(norm, jnp.array([[13.0, -1_000.0]])), [[1.5, -5.0]])
+    np.testing.assert_allclose(standard.in_deviations(norm, jnp.array([[13.0, -1_000.0]])), [[1.5, -5.0]])
 
 
 @pytest.mark.parametrize("level", [0.0, 0.1, -3e4])
 def test_what_is_always_the_same_tells_nothing(level):
     norm = met([np.full((3, 1), level, np.float32)] * 50)
-    np.testing.assert_array_equal(standard.standard(norm, jnp.full((2, 1), level)), 0)
-    assert np.isfinite(jax.grad(lambda x: standard.standard(norm, x).sum())(jnp.full((2, 1), level))).all()
+    np.testing.assert_array_equal(standard.in_deviations(norm, jnp.full((2, 1), level)), 0)
+    assert np.isfinite(jax.grad(lambda x: standard.in_deviations(norm, x).sum())(jnp.full((2, 1), level))).all()

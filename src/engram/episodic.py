@@ -65,7 +65,7 @@ class Episodic:
     gist: Count = 32
     """numbers that the models are told of an image: a fixed random linear map of what the convolutions find"""
     standard_gist: bool = True
-    """whether these are brought to mean 0 and deviation 1"""
+    """whether what the models are told of an image is brought to mean 0 and deviation 1"""
     models_stop: Count | None = None
     """agent steps after which trajectory and reward model no longer learn; never where not given"""
 

@@ -20,6 +20,7 @@ class Norm(NamedTuple):
 
 
 def unmet(size: int) -> Norm:
+    """Before the first batch."""
     return Norm(jnp.zeros(()), jnp.zeros(size), jnp.zeros(size))
 
 
@@ -31,9 +32,8 @@ def meet(norm: Norm, batch: Float[Array, "B G"]) -> Norm:
     return Norm(norm.batches + 1, norm.mean + share * apart, within + share * (1 - share) * apart**2)
 
 
-def standard(norm: Norm, numbers: Float[Array, "B G"]) -> Float[Array, "B G"]:
-    """0 for what has always been the same."""
-    apart = numbers - norm.mean
+def in_deviations(norm: Norm, numbers: Float[Array, "B G"]) -> Float[Array, "B G"]:
+    """How far they are from the mean; 0 for what has always been the same."""
     deviation = jnp.sqrt(norm.variance)
-    told = deviation > 1e-6 * jnp.abs(norm.mean)  # less is rounding
-    return jnp.clip(jnp.where(told, apart / jnp.where(told, deviation, 1), 0), -FARTHEST, FARTHEST)
+    varies = deviation > 1e-6 * jnp.abs(norm.mean)  # less is rounding
+    return jnp.clip(jnp.where(varies, (numbers - norm.mean) / jnp.where(varies, deviation, 1), 0), -FARTHEST, FARTHEST)

@@ -35,6 +35,7 @@ class State(NamedTuple):
     gist_map: Float[Array, "F G"] | None
     """from what the convolutions find to what the models are told, where there are images"""
     gist_norm: standard.Norm | None
+    """of what the map gives, where that is brought to one size"""
 
 
 class Batch(NamedTuple):
@@ -251,7 +252,7 @@ class MBECpp(Episodic, Bootstrapping):
 
     def tell(self, state: State, gist: Float[Array, "E G"] | None) -> Float[Array, "E G"] | None:
         """What the models are told of images."""
-        return gist if gist is None or state.gist_norm is None else standard.standard(state.gist_norm, gist)
+        return gist if gist is None or state.gist_norm is None else standard.in_deviations(state.gist_norm, gist)
 
     def find(self, semantic: Semantic, seen: Shaped[Array, "B S"]) -> Float[Array, "B F"]:
         """What the Q-network's convolutions find; what is seen itself where there are none."""
