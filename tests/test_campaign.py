@@ -76,6 +76,8 @@ def test_a_stretch_adds_rows_and_says_what_is_left(tmp_path, small):
     assert row["test_score"] == pytest.approx(np.mean(row["test_games"]))
     assert not any(np.isnan(row["validation"]))
     assert row["curve"]["steps"][-1] == 160
+    assert np.isfinite(row["curve"]["value"]).all()  # at each point of the curve
+    assert len(row["curve"]["value"]) == len(row["curve"]["score"]) == len(row["curve"]["steps"])
     assert [job.name for job in campaign.missing(tmp_path, plan)] == [plan[2].name]
     assert "Left of the plan: 1, for which" in said[-1]
     page = (tmp_path / "atari" / "README.md").read_text()

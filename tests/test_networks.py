@@ -104,6 +104,16 @@ def test_one_draw_gives_each_layer_its_own_range():
     assert jax.tree.map(jnp.shape, network) == jax.tree.map(jnp.shape, built)
 
 
+def test_weights_after_he_keep_the_size_of_what_is_seen():
+    network = draw(lambda key: MLP((400, 400, 400, 400), key), jax.random.key(5), he=True)
+    for layer in network.layers:
+        assert np.std(layer.weight) == pytest.approx(np.sqrt(2 / 400), rel=0.02)
+        assert np.mean(np.abs(layer.weight) > 2 * np.sqrt(2 / 400)) == pytest.approx(0.0455, abs=0.005)  # of a normal distribution
+        assert not np.any(layer.bias)
+    seen = jax.random.normal(jax.random.key(6), (100, 400))
+    assert np.mean(jax.vmap(network)(seen) ** 2) == pytest.approx(2.0, rel=0.2)  # the last layer has no ReLU, which would halve it
+
+
 def test_the_function_between_layers_may_be_another():
     network = jax.eval_shape(lambda key: MLP((1, 1, 1), key, jnp.tanh), jax.random.key(0))
     ones = jax.tree.map(lambda x: jnp.ones(x.shape), network)

@@ -58,7 +58,7 @@ class DQN(Bootstrapping):
     """Q-learning with a network, its target copy and experience replay."""
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
-        q = draw(lambda key: q_network(self, spec, key), key)
+        q = draw(lambda key: q_network(self, spec, key), key, self.he_weights)
         return State(
             q=q,
             q_target=q,

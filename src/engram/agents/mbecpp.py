@@ -113,7 +113,7 @@ class MBECpp(Episodic, Bootstrapping):
                 consolidation=MLP((self.trajectory, self.consolidation_hidden, 1), key),
             )
 
-        semantic = draw(build, semantic_key)
+        semantic = draw(build, semantic_key, self.he_weights)
         if self.q_sees_trajectory:
             semantic = semantic._replace(q=widened(semantic.q, self.trajectory))
         adam = optimiser(self.learning_rate, self.clip)

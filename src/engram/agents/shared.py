@@ -96,6 +96,9 @@ class Bootstrapping(TemporalDifference):
     """whether errors greater than 1 count by their size, not by its square"""
     adam_eps: Positive = 1e-8
     """what Adam adds to the size of past gradients before it divides by it: steps are smaller where these are smaller"""
+    he_weights: bool = False
+    """whether the Q-network's first weights are normal with variance 2 / inputs, and no bias (He et al. 2015), not even within
+    1 / sqrt(inputs)"""
 
 
 def see(options: Common, spec: Spec, observation: Float[Array, "E ..."]) -> Float[Array, "E S"]:

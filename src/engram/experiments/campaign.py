@@ -22,7 +22,7 @@ from engram import loop
 from engram.agents import make
 from engram.errors import EngramError
 from engram.experiments import scoreboard
-from engram.experiments.running import curves, deadline, markdown, train
+from engram.experiments.running import deadline, markdown, train
 from engram.loop import games
 from engram.policy import without_learning
 from engram.provenance import describe_machine, memory_size
@@ -297,13 +297,20 @@ def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float) -> None
             "judging_seconds": judging + time.monotonic() - began,
         }
         for r, job in enumerate(jobs):
-            steps, curve = curves(scores, r, [job.seed])[job.seed]
-            write_json(job.file(results), row(job, agent, tested[r], (steps * spec.envs, curve), best.past[1:, r]) | spent)
+            write_json(job.file(results), row(job, agent, tested[r], curve(scores, r, spec.envs), best.past[1:, r]) | spent)
 
     train(label, agent, tasks, seeds, scratch, until, spec=spec, beside=best, then=finish)
 
 
-def row(job: Job, agent: Agent, tested: np.ndarray, curve: tuple, past: np.ndarray) -> dict[str, Any]:
+def curve(scores: Scores, run: int, envs: int) -> dict[str, list[float]]:
+    """A run's score at each point, and what its agent said of itself: the value that it expects and, of MBEC++, its memory's weight."""
+    told = {name: scores.metrics[:, run, scores.names.index(name)] for name in ("value", "beta") if name in scores.names}
+    return {"steps": scores.steps(envs).tolist()} | {
+        name: [float(f"{x:.6g}") for x in points] for name, points in ({"score": scores.curve[:, run]} | told).items()
+    }
+
+
+def row(job: Job, agent: Agent, tested: np.ndarray, curve: dict[str, list[float]], past: np.ndarray) -> dict[str, Any]:
     """What is published of a run."""
     protocol = PROTOCOLS["classic"]
     return {
@@ -313,9 +320,9 @@ def row(job: Job, agent: Agent, tested: np.ndarray, curve: tuple, past: np.ndarr
         "test_score": float(tested.mean()),
         "test_games": tested.tolist(),
         "test": job.test,
-        "training_score": float(curve[1][-1]),
+        "training_score": curve["score"][-1],
         "validation": past.tolist(),
-        "curve": {"steps": np.asarray(curve[0]).tolist(), "score": [float(f"{x:.6g}") for x in curve[1]]},
+        "curve": curve,
         "options": asdict(agent),  # pyright: ignore[reportArgumentType]
     } | describe_machine()
 
