@@ -13,6 +13,7 @@ from probes import Diary, Tape
 from engram import loop
 from engram.agents import DQN, MBECpp, Random
 from engram.errors import EngramError
+from engram.loop.program import earn
 from engram.tasks import CartPole, Task, find
 from engram.types import Spec, TimeStep
 
@@ -163,6 +164,28 @@ def test_metrics_are_means_since_they_were_last_asked():
     assert means["mean_reward"].tolist() == [1.5, 1.5]  # nothing yet, then 1, 2, 3
     driver.advance(2)
     assert driver.metrics()["step"].tolist() == [4.5, 4.5]
+
+
+def test_what_is_earned_is_the_mean_return_from_each_step_on():
+    gamma, steps, rng = 0.9, 60, np.random.default_rng(3)
+    rewards, ends = rng.normal(size=(steps, 2)).astype(np.float32), rng.random((2, steps, 2)) < 0.1
+    weight, earned = jnp.zeros(2), 0.0
+    first = TimeStep(jnp.zeros((2, 1)), jnp.zeros(2), jnp.zeros(2, bool), jnp.zeros(2, bool), jnp.zeros((2, 1)))
+    answers = [first._replace(reward=r, terminated=t, truncated=c) for r, t, c in zip(rewards, *ends, strict=True)]
+    for timestep in [first, *answers]:
+        weight, more = earn(gamma, weight, timestep)
+        earned += float(more)
+    over, returns = ends.any(axis=0), np.zeros((steps + 1, 2))
+    for t in range(steps - 1, -1, -1):
+        returns[t] = rewards[t] + gamma * np.where(over[t], 0.0, returns[t + 1])
+    assert earned == pytest.approx(returns.mean(axis=1).sum(), rel=1e-4)
+
+
+def test_agents_that_say_values_are_told_what_they_earned():
+    driver, _ = run(loop.Scan, DQN(hidden=8, batch=4, gamma=0.5), [CART] * 2, [0, 1], CART_SPEC, 100)
+    # Each step of Cart Pole brings 1, so that from almost all on 1 + 0.5 + 0.25 + ... are earned.
+    assert driver.metrics()["earned"] == pytest.approx([1.9, 1.9], abs=0.1)
+    assert "earned" not in run(loop.Scan, Random(), [CART], [0], CART_SPEC, 1)[0].metrics()
 
 
 def test_learning_in_a_thread_of_its_own_is_learning(monkeypatch):

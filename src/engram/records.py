@@ -112,7 +112,7 @@ class RunFolder:
         with self._opened() as (file, body, entries):
             if difference := compare(body["structure"], dict(zip(names, map(signature, leaves), strict=True))):
                 raise EngramError(
-                    f"{self.checkpoint} belongs to another agent, task or options ({difference}): "
+                    f"{self.checkpoint} belongs to another agent, task, options or version of Engram ({difference}): "
                     "resume it with those it was trained with, or train into another folder with --out."
                 )
             lengths = body.get("packed", {})  # there was none in format 1

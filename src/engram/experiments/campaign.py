@@ -303,8 +303,8 @@ def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float) -> None
 
 
 def curve(scores: Scores, run: int, envs: int) -> dict[str, list[float]]:
-    """A run's score at each point, and what its agent said of itself: the value that it expects and, of MBEC++, its memory's weight."""
-    told = {name: scores.metrics[:, run, scores.names.index(name)] for name in ("value", "beta") if name in scores.names}
+    """A run's score at each point, the value that its agent expected, the return that followed and, of MBEC++, its memory's weight."""
+    told = {name: scores.metrics[:, run, scores.names.index(name)] for name in ("value", "earned", "beta") if name in scores.names}
     return {"steps": scores.steps(envs).tolist()} | {
         name: [float(f"{x:.6g}") for x in points] for name, points in ({"score": scores.curve[:, run]} | told).items()
     }

@@ -67,6 +67,8 @@ class Carry(NamedTuple):
     """iterations since then"""
     step: Int[Array, ""]
     """iterations so far, the same for all runs"""
+    weight: Float[Array, "R E"]
+    """how often the next reward counts in the discounted returns of the episode's steps so far, its own included"""
 
 
 Options = Mapping[str, Sequence[float]] | None
@@ -115,7 +117,8 @@ class Program:
         runs = seeds.shape[0]
         keys = jax.vmap(lambda seed: Keys(*jax.random.split(jax.random.key(seed), len(Keys._fields))))(seeds)
         states = jax.vmap(lambda options, key: self._agent(options).init(key, self.spec))(self.options, keys.birth)
-        carry = Carry(states, keys, {}, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
+        none = jnp.zeros((), jnp.int32)
+        carry = Carry(states, keys, {}, none, none, jnp.zeros((runs, self.spec.envs)))
         names = jax.eval_shape(lambda carry: self.act(carry, self.blank(runs))[0].sums | self.learn(carry).sums, carry)
         return carry._replace(sums={name: jnp.zeros(runs) for name in names})
 
@@ -126,11 +129,15 @@ class Program:
         return TimeStep(seen, jnp.zeros(shape), jnp.zeros(shape, bool), jnp.zeros(shape, bool), final)
 
     def act(self, carry: Carry, timestep: TimeStep) -> tuple[Carry, Int[Array, "R E"]]:
-        def one(options, allowed, state, key, timestep):
-            return self._agent(options).act(state, self._spec(allowed), timestep, carry.step, jax.random.fold_in(key, carry.step))
+        def one(options, allowed, state, key, timestep, weight):
+            agent = self._agent(options)
+            state, action, metrics = agent.act(state, self._spec(allowed), timestep, carry.step, jax.random.fold_in(key, carry.step))
+            weight, earned = earn(getattr(agent, "gamma", 0.0), weight, timestep)
+            return state, action, metrics | ({"earned": earned} if "value" in metrics else {}), weight
 
-        state, action, metrics = jax.vmap(one)(self.options, self.allowed, carry.agent, carry.keys.act, timestep)
-        return carry._replace(agent=state, sums=_add(carry.sums, metrics)), action
+        runs = self.options, self.allowed, carry.agent, carry.keys.act, timestep, carry.weight
+        state, action, metrics, weight = jax.vmap(one)(*runs)
+        return carry._replace(agent=state, sums=_add(carry.sums, metrics), weight=weight), action
 
     def learn(self, carry: Carry) -> Carry:
         def one(options, allowed, state, key):
@@ -138,6 +145,13 @@ class Program:
 
         state, metrics = jax.vmap(one)(self.options, self.allowed, carry.agent, carry.keys.learn)
         return carry._replace(agent=state, sums=_add(carry.sums, metrics), since=carry.since + 1, step=carry.step + 1)
+
+
+def earn(gamma: float | Float[Array, ""], weight: Float[Array, "E"], timestep: TimeStep) -> tuple[Float[Array, "E"], Float[Array, ""]]:
+    """The weights of the rewards to come, and by how much this step's add to the discounted returns of all steps, per step. Over many
+    steps that is the mean return that was earned from each of them on; an agent that says more of their values overestimates them."""
+    over = timestep.terminated | timestep.truncated
+    return 1 + gamma * jnp.where(over, 0.0, weight), jnp.mean(timestep.reward * weight)
 
 
 def means(carry: Carry) -> tuple[Carry, dict[str, Float[np.ndarray, "R"]]]:
