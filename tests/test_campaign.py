@@ -38,6 +38,7 @@ def measured(results, job, speed):
     """A row as if the job had been trained at so many steps a second."""
     job.file(results).parent.mkdir(parents=True, exist_ok=True)
     row = asdict(job) | {"steps_per_second": speed, "runs_in_one_program": 2, "judging_seconds": 40.0, "test": job.test}
+    row["options"] = asdict(campaign.agent_of(job))
     job.file(results).write_text(json.dumps(row | describe_machine()))
 
 
@@ -100,9 +101,16 @@ def test_what_was_stopped_goes_on_first_and_is_not_trained_twice(tmp_path, small
     assert not list(scratch.rglob("*.safetensors"))
 
 
-def test_a_row_that_was_judged_otherwise_is_trained_again(tmp_path, small, monkeypatch):
+def test_a_row_that_was_trained_or_judged_otherwise_is_trained_again(tmp_path, small, monkeypatch):
     measured(tmp_path, PLAN[0], 1_000.0)
     assert campaign.missing(tmp_path, PLAN[:2]) == [PLAN[1]]
+    row = json.loads(PLAN[0].file(tmp_path).read_text())
+    del row["options"]["double"]  # as before there was a choice
+    PLAN[0].file(tmp_path).write_text(json.dumps(row))
+    assert campaign.missing(tmp_path, PLAN[:2]) == [PLAN[1]]
+    with monkeypatch.context() as patch:
+        patch.setattr(campaign, "agent_of", lambda job: make("dqn", **TINY, double=True))
+        assert campaign.missing(tmp_path, PLAN[:2]) == list(PLAN[:2])
     monkeypatch.setattr(campaign, "FEW_VALIDATIONS", 3)
     assert campaign.missing(tmp_path, PLAN[:2]) == list(PLAN[:2])
 

@@ -171,8 +171,16 @@ def missing(results: Path, plan: Sequence[Job] = PLAN) -> list[Job]:
 
 
 def is_done(job: Job, results: Path) -> bool:
-    """Whether there is a row of the run, judged as runs are now."""
-    return job.file(results).exists() and read(job.file(results))["test"] == job.test
+    """Whether there is a row of the run, trained and judged as runs are now. Options that came later had their defaults before."""
+    if not job.file(results).exists():
+        return False
+    row, agent = read(job.file(results)), agent_of(job)
+    had = options(type(agent)()) | row["options"]
+    return row["test"] == job.test and all(had[name] == value for name, value in options(agent).items())
+
+
+def options(agent: Agent) -> dict[str, Any]:
+    return asdict(agent)  # pyright: ignore[reportArgumentType]
 
 
 def rows(results: Path) -> list[dict[str, Any]]:
@@ -323,7 +331,7 @@ def row(job: Job, agent: Agent, tested: np.ndarray, curve: dict[str, list[float]
         "training_score": curve["score"][-1],
         "validation": past.tolist(),
         "curve": curve,
-        "options": asdict(agent),  # pyright: ignore[reportArgumentType]
+        "options": options(agent),
     } | describe_machine()
 
 
