@@ -84,7 +84,13 @@ def test_a_stretch_adds_rows_and_says_what_is_left(tmp_path, small):
     page = (tmp_path / "atari" / "README.md").read_text()
     assert page == campaign.page(tmp_path, plan)
     assert "| breakout | dqn | 640 | 1 of 1 |" in page
-    assert "| pong | dqn | 4,000,000,000 | 0 of 1 | – | – | – |" in page
+    assert "| pong | dqn | 4,000,000,000 | 0 of 1 | – | – | – | – |" in page
+
+
+def test_what_agents_expect_stands_beside_what_they_earned():
+    curve = {"value": [0.0] * 18 + [4.0, 6.0], "earned": [0.0] * 18 + [1.0, 2.0]}  # of which the last tenth counts
+    assert campaign.expectations([curve, {"value": [1.0], "earned": [2.5]}, {"score": [1.0]}]) == "3.0, 2.0"
+    assert campaign.expectations([{"score": [1.0]}]) == "–"
 
 
 def test_what_was_stopped_goes_on_first_and_is_not_trained_twice(tmp_path, small, monkeypatch):

@@ -341,6 +341,14 @@ def judged(known: Sequence[dict[str, Any]]) -> str:
     return "; ".join(f"{kind} ({count} runs)" for kind, count in sorted(kinds.items())) or "no run is done yet"
 
 
+def expectations(told: Sequence[dict[str, list[float]]]) -> str:
+    """What runs expected and what they earned in the last tenth of training, by their curves; means."""
+    ends = [
+        [np.mean(curve[name][-max(1, len(curve[name]) // 10) :]) for name in ("value", "earned")] for curve in told if "earned" in curve
+    ]
+    return ", ".join(f"{mean:.1f}" for mean in np.mean(ends, axis=0)) if ends else "–"
+
+
 def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
     """The ledger: what is done, and how long the rest would take."""
     known = rows(results)
@@ -349,12 +357,13 @@ def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
     for game, agent, steps in kinds:
         done = [r for r in known if (r["game"], label(r["agent"], r.get("beta")), r["steps"]) == (game, agent, steps)]
         wanted = [job for job in plan if (job.game, job.label, job.steps) == (game, agent, steps)]
-        cells = ["–", "–", "–"]
+        cells = ["–", "–", "–", "–"]
         if done:
             tests = np.array([r["test_score"] for r in done])
             ended = [r["training_score"] for r in done if r["training_score"] is not None]  # where a game has ended at all
             trained = f"{np.mean(ended):,.1f}" if ended else "–"
-            cells = [f"{tests.mean():,.1f}", trained, f"{scoreboard.human_normalised(float(tests.mean()), game):,.1f}"]
+            normalised = f"{scoreboard.human_normalised(float(tests.mean()), game):,.1f}"
+            cells = [f"{tests.mean():,.1f}", trained, normalised, expectations([r["curve"] for r in done])]
         minutes = sum(needed(job, 1, known) for job in wanted if not is_done(job, results)) / 60
         lines.append([game, agent, f"{steps * SKIP:,}", f"{len(done)} of {len(wanted)}", *cells, f"{minutes:.0f}" if minutes else ""])
     head = [
@@ -365,6 +374,7 @@ def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
         "test score",
         "training score",
         "human-normalised, %",
+        "expected, earned",
         "minutes missing, one by one",
     ]
     return f"""\
@@ -373,6 +383,8 @@ def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
 Written by `engram campaign atari`; never by hand. Agent steps are a quarter of the emulator frames. Classic protocol:
 {PROTOCOLS["classic"].about}. *Test score*: mean of {TEST_GAMES} games and of the seeds; {judged(known)}.
 *Training score*: mean of the last 10 games of training. *Human-normalised*: by the constants of DQN Zoo (`src/engram/data`).
+*Expected, earned*: the value of the best action as the agent sees it, and the discounted return of clipped rewards that followed, in the
+last tenth of training; older rows have neither.
 
 {markdown(head, lines)}{scoreboard.sections(known)}"""
 
