@@ -115,8 +115,10 @@ def test_a_row_that_was_trained_or_judged_otherwise_is_trained_again(tmp_path, s
     PLAN[0].file(tmp_path).write_text(json.dumps(row))
     assert campaign.missing(tmp_path, PLAN[:2]) == [PLAN[1]]
     with monkeypatch.context() as patch:
-        patch.setattr(campaign, "agent_of", lambda job: make("dqn", **TINY, double=True))
+        patch.setattr(campaign, "agent_of", lambda job: make("dqn", **TINY, double=True, clip=2.0))
         assert campaign.missing(tmp_path, PLAN[:2]) == list(PLAN[:2])
+        assert "to be trained again:\n\n- 1 run: clip 10.0, now 2.0; double False, now True\n" in campaign.outdated(campaign.rows(tmp_path))
+    assert campaign.outdated(campaign.rows(tmp_path)) == ""
     monkeypatch.setattr(campaign, "FEW_VALIDATIONS", 3)
     assert campaign.missing(tmp_path, PLAN[:2]) == list(PLAN[:2])
 

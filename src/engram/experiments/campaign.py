@@ -171,12 +171,18 @@ def missing(results: Path, plan: Sequence[Job] = PLAN) -> list[Job]:
 
 
 def is_done(job: Job, results: Path) -> bool:
-    """Whether there is a row of the run, trained and judged as runs are now. Options that came later had their defaults before."""
+    """Whether there is a row of the run, trained and judged as runs are now."""
     if not job.file(results).exists():
         return False
-    row, agent = read(job.file(results)), agent_of(job)
+    row = read(job.file(results))
+    return row["test"] == job.test and not other_options(row)
+
+
+def other_options(row: dict[str, Any]) -> list[str]:
+    """What was otherwise when a row was trained than it would be now. Options that came later had their defaults before."""
+    agent = agent_of(of_row(row))
     had = options(type(agent)()) | row["options"]
-    return row["test"] == job.test and all(had[name] == value for name, value in options(agent).items())
+    return [f"{name} {had[name]}, now {value}" for name, value in options(agent).items() if had[name] != value]
 
 
 def options(agent: Agent) -> dict[str, Any]:
@@ -341,6 +347,13 @@ def judged(known: Sequence[dict[str, Any]]) -> str:
     return "; ".join(f"{kind} ({count} runs)" for kind, count in sorted(kinds.items())) or "no run is done yet"
 
 
+def outdated(known: Sequence[dict[str, Any]]) -> str:
+    """Says of which rows the ledger will have others."""
+    others = Counter("; ".join(found) for row in known if (found := other_options(row)))
+    told = "".join(f"\n- {count} run{'s' * (count != 1)}: {found}" for found, count in sorted(others.items()))
+    return f"\nTrained with other options than runs are now, and to be trained again:\n{told}\n" if others else ""
+
+
 def expectations(told: Sequence[dict[str, list[float]]]) -> str:
     """What runs expected and what they earned in the last tenth of training, by their curves; means."""
     ends = [
@@ -385,7 +398,7 @@ Written by `engram campaign atari`; never by hand. Agent steps are a quarter of 
 *Training score*: mean of the last 10 games of training. *Human-normalised*: by the constants of DQN Zoo (`src/engram/data`).
 *Expected, earned*: the value of the best action as the agent sees it, and the discounted return of clipped rewards that followed, in the
 last tenth of training; older rows have neither.
-
+{outdated(known)}
 {markdown(head, lines)}{scoreboard.sections(known)}"""
 
 
