@@ -231,6 +231,21 @@ def test_contributions_tell_which_part_agrees_with_the_whole(beta, episodic, sem
     assert metrics["value"] == pytest.approx(max(2 + 10 * beta, 4.0))
 
 
+@pytest.mark.parametrize(("by_target", "chosen", "value"), [(False, 1, 4.0), (True, 0, 3.0)])
+def test_who_acts_by_the_target_copies_does_as_they_say(by_target, chosen, value):
+    blank = TimeStep(jnp.ones((1, 2)), jnp.zeros(1), jnp.zeros(1, bool), jnp.zeros(1, bool), jnp.ones((1, 2)))
+    greedy = {"epsilon_start": 0.0, "epsilon_end": 0.0, "act_by_target": by_target}
+    dqn, mbecpp = DQN(hidden=2, **greedy), MBECpp(**TINY, fixed_beta=0.0, **greedy)
+    alone, joint = dqn.init(jax.random.key(0), SPEC), by_hand(mbecpp)
+    alone = alone._replace(q=constant(alone.q, [2.0, 4.0]), q_target=constant(alone.q, [3.0, 1.0]))
+    joint = joint._replace(target=joint.target._replace(q=constant(joint.target.q, [3.0, 1.0])))
+    for agent, state in ((dqn, alone), (mbecpp, joint)):
+        _, action, metrics = agent.act(state, SPEC, blank, jnp.int32(0), jax.random.key(0))
+        assert action.tolist() == [chosen]
+        assert metrics["value"] == pytest.approx(value)
+        assert agent.play(state, SPEC, jnp.ones((1, 2)), jnp.array([True]), jax.random.key(0))[1].tolist() == [1]  # by the newest
+
+
 def test_no_gradient_of_the_td_loss_reaches_memory_trajectory_or_reward():
     """However fast the semantic part learns, the rest of the mind becomes the same."""
 

@@ -2,18 +2,18 @@
 
 import json
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from probes import Drift
+from probes import Drift, act_through, actor
 
 from engram import episodic, loop, models
 from engram import replay as rp
-from engram.agents import MBECpp, make
+from engram.agents import MFEC, NEC, MBECpp, Random, make
 from engram.agents.mbec import foresee
 from engram.cli import main
 from engram.errors import EngramError
@@ -23,7 +23,7 @@ from engram.standard import meet
 from engram.tasks import find
 from engram.tasks.atari import GAMES, Console
 from engram.training import load
-from engram.types import Spec
+from engram.types import Spec, TimeStep
 
 SMALL = make("dqn", hidden=8, layers=1, batch=4, replay=64, learn_start=8, convolutions="nature", epsilon_decay=100.0)
 
@@ -226,6 +226,47 @@ def test_what_replay_holds_is_what_was_seen(monkeypatch, agent):
         assert (driver.metrics()["td_loss"] > 0).all()
 
 
+def test_what_nec_embeds_from_replay_is_what_was_seen():
+    agent = make("nec", "atari", hidden=8, embedding=2, replay=32, horizon=3, slots=64, neighbours=3)
+    spec, newest = Spec((4, 36, 36), 2, "uint8", stack=4, envs=2, iterations=50), 39
+    frames = np.random.default_rng(0).integers(1, 256, (newest + 4, 2, 36, 36)).astype(np.uint8)
+    frames[:3] = 0  # black before the game began
+    seen = [frames[t : t + 4].swapaxes(0, 1) for t in range(newest + 1)]
+    nothing = jnp.zeros(2), jnp.zeros(2, bool), jnp.zeros(2, bool)
+    script = (TimeStep(observation, *nothing, observation[:, :0]) for observation in seen)
+    states, actions, _ = act_through(actor(agent, spec), agent.init(jax.random.key(0), spec), script, newest + 1)
+    replay = states[-1].replay
+    rows = len(replay.action)
+    numbered = replay._replace(target=jnp.arange(rows * 2.0).reshape(rows, 2))
+    drawn = jax.tree.map(np.asarray, rp.sample(numbered, jnp.int32(newest + 1), (jnp.arange(64) + 0.5) / 64))
+    at = [divmod(int(number), 2) for number in drawn.target]
+    assert {row for row, _ in at} == {t % rows for t in range(newest + 1 - (rows - 4), newest + 1)}  # whose stacks are whole
+    for i, (row, env) in enumerate(at):
+        t = newest - (newest - row) % rows
+        np.testing.assert_array_equal(drawn.state[i].reshape(4, 36, 36), seen[t][env])
+        assert env or drawn.action[i] == actions[t]
+
+
+@dataclass(frozen=True)
+class Unclipped(Random):
+    clip_rewards: bool = False
+
+
+@pytest.mark.parametrize(("agent", "told"), [(Random(), 1.0), (Unclipped(), 20.0)])
+def test_rewards_are_clipped_where_agents_want_it_and_scores_never_are(monkeypatch, agent, told):
+    class Paid(Drift):
+        def recv(self):
+            seen, reward, *rest = super().recv()
+            return seen, 40 * reward - 20, *rest
+
+    monkeypatch.setattr("engram.tasks.atari.Arcade.machine", lambda self, count, *_, **__: Paid(count))
+    monkeypatch.setattr("engram.tasks.atari._actions", lambda game: 2)
+    _, steps, returns = played(agent, ["atari:pong"], [0], 8)
+    assert {abs(float(x)) for step in steps[1:] for x in step.reward.ravel()} == {told}
+    assert set(np.abs(returns[~np.isnan(returns)])) <= {0.0, 40.0, 80.0}
+    assert (make("dqn", "atari").clip_rewards, make("nec", "atari").clip_rewards) == (True, False)
+
+
 def all_told(state, steps, r):
     """What the models of a run are told at each step: gists, by mean and deviation of those up to then."""
     gists = np.stack([LEARNS_NOTHING.look(state, jnp.asarray(step.observation[r]).reshape(2, -1))[1] for step in steps[:70]])
@@ -365,8 +406,18 @@ LEARNS = {"hidden": 32, "layers": 1, "batch": 12, "replay": 800, "learn_start": 
 LEARNS |= {"learning_rate": 3e-4, "target_every": 40, "epsilon_end": 0.5, "epsilon_decay": 1e3}
 
 
+LOOKS_UP = {"gamma": 0.5, "neighbours": 5, "slots": 2_000, "epsilon_end": 0.5, "epsilon_decay": 1e3}
+
+
 @pytest.mark.parametrize(
-    "agent", [make("dqn", **LEARNS), make("mbec++", "paper", **LEARNS, slots=200, neighbours=5, chunk=2)], ids=["dqn", "mbec++"]
+    "agent",
+    [
+        make("dqn", **LEARNS),
+        make("mbec++", "paper", **LEARNS, slots=200, neighbours=5, chunk=2),
+        make("nec", **LOOKS_UP, hidden=32, batch=12, replay=800, learn_every=1, learning_rate=3e-4, horizon=1),
+        make("mfec", **LOOKS_UP),
+    ],
+    ids=["dqn", "mbec++", "nec", "mfec"],
 )
 def test_what_only_a_stack_of_frames_tells_is_learnt_and_worth_what_it_is(monkeypatch, agent):
     monkeypatch.setattr("engram.tasks.atari.Arcade.machine", lambda self, count, *_, **__: Drift(count))
@@ -377,8 +428,12 @@ def test_what_only_a_stack_of_frames_tells_is_learnt_and_worth_what_it_is(monkey
     state = jax.tree.map(lambda x: x[0], driver.carry.agent)
     for direction in (0, 1):
         found = values_of_drift(agent, state, driver.spec, direction)
-        # with one step left the right action is worth 1, with two 1.5 and with three 1.75; the other 1 less; at first neither can be told
-        expected = np.array([[1.375, 1.375], [1.75, 0.75], [1.5, 0.5], [1.0, 0.0]])
+        if isinstance(agent, NEC):
+            found[0] = found[0].mean()  # of a coin that its few neighbours have tossed
+        # with one step left the right action is worth 1, with two 1.5 and with three 1.75; the other 1 less; at first neither can be told,
+        # but MFEC, which remembers the best that ever was, thinks both right
+        first = 1.875 if isinstance(agent, MFEC) else 1.375
+        expected = np.array([[first, first], [1.75, 0.75], [1.5, 0.5], [1.0, 0.0]])
         np.testing.assert_allclose(found, expected if direction == 0 else expected[:, ::-1], atol=0.35)
     assert games.scores(agent, driver.spec, driver.carry.agent, driver.tasks, [0], 60).mean() > 3.2  # at best 3.5, at random 2
 
@@ -390,8 +445,11 @@ def values_of_drift(agent, state, spec, direction):
     machine.direction[:] = direction
     mind = state.life.mind if isinstance(agent, MBECpp) else None
     for step in range(Drift.STEPS):
-        seen = jnp.asarray(machine.frames.copy()).reshape(8, -1)
-        if mind is None:
+        frames = jnp.asarray(machine.frames.copy())
+        seen = frames.reshape(8, -1)
+        if isinstance(agent, NEC | MFEC):
+            q = agent.values(state, spec, frames)
+        elif mind is None:
             q = jax.vmap(state.q)(seen)
         else:
             found, gist = agent.look(state, seen)

@@ -217,6 +217,7 @@ def test_stacks_built_from_single_frames_are_what_was_seen(data):
     for steps in (1, 3):
         ahead = LOOK_AHEAD(replay, jnp.int32(stop), steps, 0.5, lots)
         first, last = (jax.tree.map(np.asarray, AT(replay, place)) for place in (ahead.first, ahead.last))
+        np.testing.assert_array_equal(SAMPLE(replay, jnp.int32(stop), lots).state, first.state)
         assert first.action.min() >= max(0, stop - (rows - count))
         assert last.action.max() <= stop - 1
         for i, env in enumerate(np.asarray(ahead.first[1])):

@@ -62,7 +62,7 @@ def stacks(film: Film, place: tuple[Int[Array, "B"], Int[Array, "B"]]) -> UInt8[
 
 
 def is_filmed(replay: Any) -> bool:
-    return isinstance(replay, Transition) and isinstance(replay.state, Film)
+    return isinstance(getattr(replay, "state", None), Film)
 
 
 def store(replay: PyTree, row: PyTree, iteration: Int[Array, ""]) -> PyTree:
@@ -72,10 +72,22 @@ def store(replay: PyTree, row: PyTree, iteration: Int[Array, ""]) -> PyTree:
 
 def sample(replay: PyTree, iterations: Int[Array, ""], lots: Float[Array, "B"]) -> PyTree:
     """Transitions drawn evenly, with replacement, from the `iterations` rows written so far, by even numbers from 0 to 1."""
-    length, envs = jax.tree.leaves(replay)[0].shape[:2]
-    stored = jnp.clip(iterations, 1, length) * envs
-    drawn = jnp.minimum((lots * stored).astype(jnp.int32), stored - 1)
-    return jax.tree.map(lambda x: x[drawn // envs, drawn % envs], replay)
+    shape = jax.tree.leaves(replay)[0].shape[:2]
+    stored, age, env = _drawn(shape, iterations, lots, replay)
+    if is_filmed(replay):
+        return at(replay, ((iterations - stored + age) % shape[0], env))
+    return jax.tree.map(lambda x: x[age, env], replay)
+
+
+def _drawn(
+    shape: tuple[int, ...], iterations: Int[Array, ""], lots: Float[Array, "B"], replay: PyTree
+) -> tuple[Int[Array, ""], Int[Array, "B"], Int[Array, "B"]]:
+    """How many rows may be drawn, and steps drawn evenly from them: how many rows after the oldest, and of which environment. Of a film
+    the oldest rows are left out: earlier frames of their stacks are overwritten already."""
+    rows, envs = shape
+    stored = jnp.clip(iterations, 1, rows - replay.state.shown.shape[-1] if is_filmed(replay) else rows)
+    drawn = jnp.minimum((lots * (stored * envs)).astype(jnp.int32), stored * envs - 1)
+    return stored, drawn // envs, drawn % envs
 
 
 class Ahead(NamedTuple):
@@ -90,12 +102,9 @@ class Ahead(NamedTuple):
 
 
 def look_ahead(replay: Transition, iterations: Int[Array, ""], steps: int, gamma: float, lots: Float[Array, "B"]) -> Ahead:
-    """Stretches of n steps whose first is drawn as by `sample`. They are shorter where the episode is over, or nothing newer is stored.
-    Of a film the oldest steps are left out: earlier frames of their stacks are overwritten already."""
-    rows, envs = replay.reward.shape
-    stored = jnp.clip(iterations, 1, rows - replay.state.shown.shape[-1] if is_filmed(replay) else rows)
-    drawn = jnp.minimum((lots * (stored * envs)).astype(jnp.int32), stored * envs - 1)
-    env, age = drawn % envs, drawn // envs
+    """Stretches of n steps whose first is drawn as by `sample`. They are shorter where the episode is over, or nothing newer is stored."""
+    rows = replay.reward.shape[0]
+    stored, age, env = _drawn(replay.reward.shape, iterations, lots, replay)
     ages = age[:, None] + jnp.arange(steps)  # counted from the oldest row on
     row = (iterations - stored + ages) % rows
     goes_on = (replay.over[row, env[:, None]] == 0) & (ages < stored - 1)
@@ -119,8 +128,8 @@ def at(replay: PyTree, place: tuple[Int[Array, "B"], Int[Array, "B"]]) -> PyTree
     def one(x):
         if not is_filmed(x):
             return x[place]
-        rest = jax.tree.map(lambda x: x[place], x._replace(state=None))
-        return rest._replace(state=stacks(x.state, place), next_state=stacks(x.state, after(x, place)))
+        rest = jax.tree.map(lambda x: x[place], x._replace(state=None))._replace(state=stacks(x.state, place))
+        return rest._replace(next_state=stacks(x.state, after(x, place))) if isinstance(x, Transition) else rest
 
     return jax.tree.map(one, replay, is_leaf=is_filmed)
 

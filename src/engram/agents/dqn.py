@@ -70,7 +70,7 @@ class DQN(Bootstrapping):
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         replay, seen = take_in(self, spec, state.replay, state.seen, state.action, timestep, step)
-        q = choosable(spec, jax.vmap(state.q)(seen))
+        q = choosable(spec, jax.vmap(state.q_target if self.act_by_target else state.q)(seen))
         chance = epsilon(self, spec, step)
         action = explore(q, chance, jax.random.uniform(key, (2, spec.envs)))
         metrics: Metrics = {"epsilon": chance, "value": jnp.mean(jnp.max(q, axis=-1))}

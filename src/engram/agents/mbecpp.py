@@ -126,15 +126,16 @@ class MBECpp(Episodic, Bootstrapping):
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         lots = jax.random.uniform(key, (1 + 3 * spec.envs,))
-        found, gist = self.look(state, shown(self, spec, timestep.observation))
+        semantic = state.target if self.act_by_target else state.semantic
+        found, gist = self.look(state, shown(self, spec, timestep.observation), semantic)
         if state.gist_norm is not None and gist is not None:
             state = state._replace(gist_norm=standard.meet(state.gist_norm, gist))
         gist = self.tell(state, gist)
         life, happened = take_in(self, state.life, spec, timestep, step, gist)
         mind, tau, plan, q_mbec = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
-        beta = self.beta(state.semantic, tau.h)
+        beta = self.beta(semantic, tau.h)
         q_episodic = beta[:, None] * (q_mbec - self.level(life.mind))
-        q_semantic = self.values(state.semantic, found, tau.h)
+        q_semantic = self.values(semantic, found, tau.h)
         q = choosable(spec, q_episodic + q_semantic)  # Eq. 7
         chance = epsilon(self, spec, step)
         action = explore(q, chance, lots[1 + spec.envs :].reshape(2, -1))
@@ -242,9 +243,11 @@ class MBECpp(Episodic, Bootstrapping):
         taken = jnp.take_along_axis(q, batch.action[:, None], axis=-1)[:, 0]
         return td_loss(batch.target, self.beta(semantic, batch.tau) * batch.q_episodic + taken, self.huber)
 
-    def look(self, state: State, seen: Shaped[Array, "E S"]) -> tuple[Float[Array, "E F"], Float[Array, "E G"] | None]:
-        """What is found in what is seen and, of images, its gist."""
-        found = self.find(state.semantic, seen)
+    def look(
+        self, state: State, seen: Shaped[Array, "E S"], semantic: Semantic | None = None
+    ) -> tuple[Float[Array, "E F"], Float[Array, "E G"] | None]:
+        """What is found in what is seen, by these networks or the newest, and, of images, its gist."""
+        found = self.find(semantic or state.semantic, seen)
         if state.gist_map is None:
             return found, None
         # Behind the barrier, XLA does not make one product of this and the Q-network's, for which it would copy all weights at every step.

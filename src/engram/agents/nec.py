@@ -1,19 +1,33 @@
 """Neural episodic control (Pritzel et al. 2017): a learned embedding of states, and for each action a differentiable dictionary."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from engram import replay as rp
 from engram import tables as tb
 from engram import waiting as wt
-from engram.agents.shared import Learning, check_neighbours, check_replay, due, ends, epsilon, explore, greedy, rate, see, to_judge
+from engram.agents.shared import (
+    Learning,
+    check_neighbours,
+    check_replay,
+    due,
+    ends,
+    epsilon,
+    explore,
+    greedy,
+    network,
+    rate,
+    shown,
+    to_judge,
+    with_film,
+)
 from engram.memory import Memory
-from engram.networks import MLP, choosable, clipped, draw, optimiser, width
+from engram.networks import MLP, Seeing, choosable, clipped, draw, optimiser, width
 from engram.options import Count, Positive, Probability
 from engram.types import Spec, TimeStep
 
@@ -21,7 +35,7 @@ from engram.types import Spec, TimeStep
 class Row(NamedTuple):
     """A row of replay. Its N-step return comes later than its state and action."""
 
-    state: Float[Array, "*B S"]
+    state: Any  # Float[Array, "*B S"], or a film
     action: Int[Array, "*B"]
     target: Float[Array, "*B"]
     known: Float[Array, "*B"]
@@ -39,13 +53,13 @@ class Entry(NamedTuple):
 class Lookup(NamedTuple):
     """What the value of a state and an action is made of; all of it learns."""
 
-    embedding: MLP
+    embedding: MLP | Seeing
     keys: Float[Array, "B K D"]
     values: Float[Array, "B K"]
 
 
 class State(NamedTuple):
-    embedding: MLP
+    embedding: MLP | Seeing
     optimiser: PyTree
     tables: Memory
     replay: Row
@@ -70,6 +84,8 @@ class NEC(Learning):
     """width of the embedding network's hidden layer"""
     embedding: Count = 64
     """length of a key"""
+    convolutions: Literal["paper", "nature"] = "nature"
+    """what sees stacks of frames: the three layers of Mnih et al. (2015), or the four of MBEC++'s paper"""
     neighbours: Count = 50
     """K, how many entries a value is read from"""
     slots: Count = 500_000
@@ -89,22 +105,22 @@ class NEC(Learning):
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
         check_replay(self, spec, 3 * self.horizon, f"three times the horizon of {self.horizon}")
-        network = draw(lambda key: MLP((width(spec), self.hidden, self.embedding), key), key)
+        embedding = draw(lambda key: network(spec, self.convolutions, (self.hidden, self.embedding), key), key)
         state, nothing, count = jnp.zeros((spec.envs, width(spec))), jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32)
         # Never more wait than two horizons: one that is open, and one that closed when an episode ended.
         entry = Entry(jnp.zeros((spec.envs, self.embedding)), count, count)
         return State(
-            embedding=network,
-            optimiser=optimiser(self.learning_rate, self.clip).init(network),
+            embedding=embedding,
+            optimiser=optimiser(self.learning_rate, self.clip).init(embedding),
             tables=tb.empty(spec.actions, tb.size(self.slots, spec)[0], self.embedding),
-            replay=rp.empty(Row(state, count, nothing, nothing), self.replay, spec.iterations),
+            replay=with_film(self, spec, Row(state, count, nothing, nothing)),
             waiting=wt.empty(entry, 2 * self.horizon + 4),
             loss=jnp.zeros(()),
         )
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         envs, forget = spec.envs, tb.size(self.slots, spec)[1]
-        judged = see(self, spec, to_judge(self, spec, timestep))
+        judged = shown(self, spec, to_judge(self, spec, timestep))
         seen, h = judged[:envs], jax.vmap(state.embedding)(judged)
         waiting = wt.accumulate(state.waiting, timestep.reward, self.gamma)
         ready = wt.oldest(waiting, tb.WRITES)
@@ -125,8 +141,10 @@ class NEC(Learning):
         waiting = wt.drop(waiting, jnp.sum(ready.when, axis=-1))
         waiting = wt.close(waiting, timestep.terminated | timestep.truncated, rest, self.horizon)
         waiting = wt.append(waiting, Entry(h[:envs], action, jnp.full(envs, step)))
-        replay = self.complete(state.replay, ready)
-        replay = rp.store(replay, Row(seen, action, jnp.zeros(envs), jnp.zeros(envs)), step)
+        states = state.replay.state
+        states = rp.shoot(states, timestep.observation, step) if spec.stack else rp.store(states, seen, step)
+        rest = self.complete(state.replay, ready)._replace(state=None)
+        replay = rp.store(rest, Row(None, action, jnp.zeros(envs), jnp.zeros(envs)), step)._replace(state=states)
         metrics = {
             "epsilon": chance,
             "value": jnp.mean(jnp.max(q, axis=-1)),
@@ -157,11 +175,11 @@ class NEC(Learning):
             lookup = Lookup(state.embedding, tables.keys[place], tables.values[place])
             loss, gradient = jax.value_and_grad(self.loss)(lookup, weights > 0, batch)
             steps, optimiser_state = optimiser(rate(self, spec, step), self.clip).update(gradient.embedding, state.optimiser)
-            network = jax.tree.map(jnp.add, state.embedding, steps)
+            embedding = jax.tree.map(jnp.add, state.embedding, steps)
             # The loss is a mean; for the dictionary it is a sum of halves, so that its rate is that of a single example.
             scale = -self.dictionary_rate * jnp.sum(batch.known) / 2
             keys, values = scale * gradient.keys, scale * gradient.values
-            return (network, optimiser_state, loss), (place, clipped(keys, self.clip * self.dictionary_rate), values)
+            return (embedding, optimiser_state, loss), (place, clipped(keys, self.clip * self.dictionary_rate), values)
 
         def nothing():
             slots = jnp.zeros((self.batch, self.neighbours), jnp.int32)
@@ -181,7 +199,10 @@ class NEC(Learning):
         q = jnp.sum(kernel * lookup.values, axis=-1) / jnp.maximum(jnp.sum(kernel, axis=-1), 1e-12)
         return jnp.sum(batch.known * (batch.target - q) ** 2) / jnp.maximum(jnp.sum(batch.known), 1)
 
+    def values(self, state: State, spec: Spec, observation: Shaped[Array, "E ..."]) -> Float[Array, "E A"]:
+        """What each action is held to be worth."""
+        h = jax.vmap(state.embedding)(shown(self, spec, observation))
+        return tb.read_weighted(state.tables, tb.recall(state.tables, h, self.neighbours, self.delta))
+
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
-        h = jax.vmap(state.embedding)(see(self, spec, observation))
-        near = tb.recall(state.tables, h, self.neighbours, self.delta)
-        return state, greedy(spec, tb.read_weighted(state.tables, near), epsilon, key)
+        return state, greedy(spec, self.values(state, spec, observation), epsilon, key)

@@ -28,6 +28,8 @@ class Common:
     """multiply only the numbers of an observation that are bound to stay smaller than 1, so that their larger bound becomes 1"""
     time_limit_ends: bool | None = None
     """whether an episode cut by its time limit counts as ended; as the task says where not given"""
+    clip_rewards: bool = True
+    """on Atari, clip rewards to [-1, 1]; scores never are"""
 
     def __post_init__(self):
         check_all(self)
@@ -90,6 +92,9 @@ class Bootstrapping(TemporalDifference):
     """n, rewards that a TD target gathers before it is estimated"""
     double: bool = False
     """whether the network chooses the next action and its target copy only values it (double Q-learning)"""
+    act_by_target: bool = False
+    """whether actions are chosen by the target copies, which stay as they are for a while; else all updates of an iteration lie between
+    two actions of an environment, and change its mind"""
     convolutions: Literal["paper", "nature"] = "paper"
     """what sees stacks of frames: the paper's four layers, or the three of Mnih et al. (2015)"""
     huber: bool = False
@@ -113,21 +118,29 @@ def shown(options: Common, spec: Spec, observation: Shaped[Array, "E ..."]) -> S
 
 def q_network(options: Bootstrapping, spec: Spec, key: Key[Array, ""]) -> MLP | Seeing:
     """A network of what is seen, with a value for each action."""
-    sizes = *[options.hidden] * options.layers, spec.actions
+    return network(spec, options.convolutions, (*[options.hidden] * options.layers, spec.actions), key)
+
+
+def network(spec: Spec, convolutions: str, sizes: tuple[int, ...], key: Key[Array, ""]) -> MLP | Seeing:
+    """Layers of these sizes on what is seen; stacks of frames by convolutions."""
     if not spec.stack:
         return MLP((width(spec), *sizes), key)
-    return Seeing(Vision(spec.shape, CONVOLUTIONS[options.convolutions], key), sizes, key)
+    return Seeing(Vision(spec.shape, CONVOLUTIONS[convolutions], key), sizes, key)
 
 
 def blank_replay(options: Learning, spec: Spec) -> rp.Transition:
     """Room for transitions; of stacks of frames each frame is stored once."""
-    nothing, action = jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32)
+    nothing, action, seen = jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32), None if spec.stack else nothing_seen(spec)
+    return with_film(options, spec, rp.Transition(seen, action, nothing, seen, nothing, nothing))
+
+
+def with_film(options: Learning, spec: Spec, row: Any) -> Any:
+    """Room for rows like this one, with a film for their `state` where there are stacks of frames."""
     if not spec.stack:
-        seen = nothing_seen(spec)
-        return rp.empty(rp.Transition(seen, action, nothing, seen, nothing, nothing), options.replay, spec.iterations)
-    rest = rp.empty(rp.Transition(None, action, nothing, None, nothing, nothing), options.replay, spec.iterations + spec.stack)
+        return rp.empty(row, options.replay, spec.iterations)
     check_replay(options, spec, spec.stack + 2, "as many as a stack has frames and two more")
-    return rest._replace(state=rp.film(spec.stack, spec.shape, *rest.reward.shape))
+    rest = rp.empty(row._replace(state=None), options.replay, spec.iterations + spec.stack)
+    return rest._replace(state=rp.film(spec.stack, spec.shape, *rest.action.shape))
 
 
 def nothing_seen(spec: Spec) -> Float[Array, "E S"]:

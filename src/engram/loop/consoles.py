@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int, PyTree
 
 from engram.loop.host import Host
 from engram.tasks.atari import threads
+from engram.types import Agent
 
 SEEDED = 30_000
 """steps of a console after which its next game begins by a seed. ALE loads the game anew for that, which takes as long as 100 to 200
@@ -21,8 +22,10 @@ class Consoles(Host):
     """Games on ALE's vector environments, one for each run. A console's seed depends on the run's seed, the console and the game's number
     alone, and all that follows on it and on the actions: a checkpoint's games are brought back by the actions since they were seeded."""
 
-    def __init__(self, *args: Any, **kwargs: Any):
-        super().__init__(*args, **kwargs)
+    def __init__(self, agent: Agent, *args: Any, **kwargs: Any):
+        super().__init__(agent, *args, **kwargs)
+        self.largest = 1.0 if getattr(agent, "clip_rewards", True) else np.inf
+        """reward that an agent is told"""
         self.machines: list[Any] = []
         self.seeded = np.zeros_like(self.episode)
         """the number of the game that a console was last seeded for"""
@@ -76,7 +79,7 @@ class Consoles(Host):
         over = terminated | truncated
         lost = (info["lives"] < self.lives[r]) & self._arcade(r).protocol.life_ends
         self.lives[r] = info["lives"]
-        now.observation[r], now.reward[r], now.terminated[r] = observation, np.clip(reward, -1, 1), over | lost
+        now.observation[r], now.reward[r], now.terminated[r] = observation, np.clip(reward, -self.largest, self.largest), over | lost
         self.score[r] += reward
         for e, action in enumerate(actions.tolist()):
             self.taken[r, e].append(action)
