@@ -206,9 +206,10 @@ def test_there_is_one_campaign(capsys):
 def ledger(results, *rows):
     """As the campaign would leave it."""
     for row in rows:
-        file = campaign.of_row(row).file(results)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(row | describe_machine() | {"test": "as ever"}))
+        job = campaign.of_row(row)
+        job.file(results).parent.mkdir(parents=True, exist_ok=True)
+        as_now = {"options": asdict(campaign.agent_of(job)), "test": "as ever"} | describe_machine()
+        job.file(results).write_text(json.dumps(as_now | row))
 
 
 def verdicts(results):
@@ -274,6 +275,21 @@ def test_what_the_ledger_has_stands_in_the_report(tmp_path):
     assert ATARI.picture(tmp_path).exists()
     card = dict(reporting.protocol(ATARI, tmp_path))
     assert (card["agent steps"], card["emulator frames"]) == ("100,000", "400,000")
+
+
+def test_claims_are_not_judged_by_runs_that_were_trained_otherwise(tmp_path):
+    rest = {"training_score": 1.0, "runs_in_one_program": 1, "steps_per_second": 1.0, "judging_seconds": 1.0}
+    rows = [told("mbec++", game, 10.0, seed) | rest for game in campaign.CURVES for seed in range(5)]
+    now = asdict(campaign.agent_of(campaign.of_row(rows[0])))
+    ledger(tmp_path, *(row | {"options": now | {"act_by_target": False}} for row in rows))
+    assert {verdict for verdict, _ in verdicts(tmp_path).values()} == {"not run yet"}
+    ledger(tmp_path, *rows[:-1])
+    assert reporting.state(ATARI, tmp_path) == "29 of 91 runs, and 1 that were trained otherwise"
+    assert verdicts(tmp_path)["Breakout."][0] != "not run yet"
+    assert verdicts(tmp_path)["Hero."][0] == "not run yet"
+    page = campaign.page(tmp_path)
+    assert "| hero | mbec++ | 400,000 | 5 of 5 † |" in page
+    assert "| alien | mbec++ | 400,000 | 5 of 5 |" in page
 
 
 def test_a_file_that_is_no_row_is_named(tmp_path):

@@ -26,13 +26,15 @@ SEEDS = 5
 
 
 def gather(results: Path) -> dict[str, Any]:
-    """The ledger's runs, without those that are not of its plan."""
+    """The ledger's runs, without those that are not of its plan, or were trained otherwise than it has them now."""
     planned = {job.name for job in campaign.PLAN}
     try:
-        rows = [row for row in campaign.rows(results) if campaign.of_row(row).name in planned and np.isfinite(row["test_score"])]
+        known = [row for row in campaign.rows(results) if campaign.of_row(row).name in planned and np.isfinite(row["test_score"])]
+        rows = [row for row in known if not campaign.other_options(row)]
     except (KeyError, TypeError) as error:
         raise EngramError(f"A file in {results / 'atari'} is not what the campaign writes ({error}): remove it.") from error
-    return {"rows": rows, "state": f"{len(rows)} of {len(planned)} runs"} if rows else {}
+    others = f", and {len(known) - len(rows)} that were trained otherwise" if len(known) > len(rows) else ""
+    return {"rows": rows, "state": f"{len(rows)} of {len(planned)} runs{others}"} if rows else {}
 
 
 def scores(found: Found, steps: int, label: str) -> dict[str, dict[int, float]]:

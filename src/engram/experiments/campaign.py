@@ -43,6 +43,8 @@ VALIDATIONS, FEW_VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 5, 10, 100
 """short runs have the few validations"""
 SPEED_ALONE, SPEED_OF_MANY = 4_000.0, 13_500.0
 """agent steps a second of one run, and what those of ever more in one program come near, on an H200, where nothing was measured yet"""
+OTHERWISE = "†"
+"""marks rows that were trained otherwise than runs are now"""
 COMPILATION, LOADING, JUDGING = 30.0, 4.0, 0.15
 """seconds before the first step, for each run's consoles, and, where nothing was measured yet, for a game of its validations and tests"""
 
@@ -351,7 +353,8 @@ def outdated(known: Sequence[dict[str, Any]]) -> str:
     """Says of which rows the ledger will have others."""
     others = Counter("; ".join(found) for row in known if (found := other_options(row)))
     told = "".join(f"\n- {count} run{'s' * (count != 1)}: {found}" for found, count in sorted(others.items()))
-    return f"\nTrained with other options than runs are now, and to be trained again:\n{told}\n" if others else ""
+    said = f"{OTHERWISE} Trained with other options than runs are now, here and in all tables and pictures below; to be trained again"
+    return f"\n{said}:\n{told}\n" if others else ""
 
 
 def expectations(told: Sequence[dict[str, list[float]]]) -> str:
@@ -378,7 +381,8 @@ def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
             normalised = f"{scoreboard.human_normalised(float(tests.mean()), game):,.1f}"
             cells = [f"{tests.mean():,.1f}", trained, normalised, expectations([r["curve"] for r in done])]
         minutes = sum(needed(job, 1, known) for job in wanted if not is_done(job, results)) / 60
-        lines.append([game, agent, f"{steps * SKIP:,}", f"{len(done)} of {len(wanted)}", *cells, f"{minutes:.0f}" if minutes else ""])
+        seeds = f"{len(done)} of {len(wanted)}" + f" {OTHERWISE}" * any(map(other_options, done))
+        lines.append([game, agent, f"{steps * SKIP:,}", seeds, *cells, f"{minutes:.0f}" if minutes else ""])
     head = [
         "game",
         "agent",
