@@ -15,6 +15,7 @@ from engram import tables as tb
 from engram.agents import AGENTS, DQN, MBEC, MBECpp, Random, make, name_of
 from engram.agents.drqn import DRQN
 from engram.agents.mbec import foresee
+from engram.agents.mbecpp import Semantic
 from engram.agents.mfec import MFEC
 from engram.agents.nec import NEC
 from engram.agents.ppo import PPO, run_once
@@ -23,6 +24,7 @@ from engram.episodic import Experience
 from engram.errors import EngramError
 from engram.models import RewardModel
 from engram.networks import fresh
+from engram.policy import without_learning
 from engram.tasks import CartPole, Task, find
 from engram.types import Spec, TimeStep
 
@@ -232,18 +234,22 @@ def test_contributions_tell_which_part_agrees_with_the_whole(beta, episodic, sem
 
 
 @pytest.mark.parametrize(("by_target", "chosen", "value"), [(False, 1, 4.0), (True, 0, 3.0)])
-def test_who_acts_by_the_target_copies_does_as_they_say(by_target, chosen, value):
+def test_who_acts_by_the_target_copies_acts_and_plays_as_they_say(by_target, chosen, value):
     blank = TimeStep(jnp.ones((1, 2)), jnp.zeros(1), jnp.zeros(1, bool), jnp.zeros(1, bool), jnp.ones((1, 2)))
     greedy = {"epsilon_start": 0.0, "epsilon_end": 0.0, "act_by_target": by_target}
-    dqn, mbecpp = DQN(hidden=2, **greedy), MBECpp(**TINY, fixed_beta=0.0, **greedy)
+    dqn, mbecpp = DQN(hidden=2, **greedy), MBECpp(**TINY, p_refine=0.0, **greedy)
     alone, joint = dqn.init(jax.random.key(0), SPEC), by_hand(mbecpp)
     alone = alone._replace(q=constant(alone.q, [2.0, 4.0]), q_target=constant(alone.q, [3.0, 1.0]))
-    joint = joint._replace(target=joint.target._replace(q=constant(joint.target.q, [3.0, 1.0])))
-    for agent, state in ((dqn, alone), (mbecpp, joint)):
+    consolidation = constant(joint.target.consolidation, [float(np.log(0.2 / 0.8))])
+    joint = joint._replace(target=Semantic(constant(joint.target.q, [3.0, 1.0]), consolidation))
+    # Every action has an episodic value of 1/2 and half of 10, by the newest weight of 1/2 or that of the copy, 1/5
+    episodic = 5.5 * (0.2 if by_target else 0.5)
+    for agent, state, best in ((dqn, alone, value), (mbecpp, joint, value + episodic)):
         _, action, metrics = agent.act(state, SPEC, blank, jnp.int32(0), jax.random.key(0))
         assert action.tolist() == [chosen]
-        assert metrics["value"] == pytest.approx(value)
-        assert agent.play(state, SPEC, jnp.ones((1, 2)), jnp.array([True]), jax.random.key(0))[1].tolist() == [1]  # by the newest
+        assert metrics["value"] == pytest.approx(best)
+        left = without_learning(agent, state)
+        assert agent.play(left, SPEC, jnp.ones((1, 2)), jnp.array([True]), jax.random.key(0))[1].tolist() == [chosen]
 
 
 def test_no_gradient_of_the_td_loss_reaches_memory_trajectory_or_reward():

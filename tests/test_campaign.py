@@ -283,13 +283,17 @@ def test_claims_are_not_judged_by_runs_that_were_trained_otherwise(tmp_path):
     now = asdict(campaign.agent_of(campaign.of_row(rows[0])))
     ledger(tmp_path, *(row | {"options": now | {"act_by_target": False}} for row in rows))
     assert {verdict for verdict, _ in verdicts(tmp_path).values()} == {"not run yet"}
-    ledger(tmp_path, *rows[:-1])
-    assert reporting.state(ATARI, tmp_path) == "29 of 91 runs, and 1 that were trained otherwise"
+    assert reporting.state(ATARI, tmp_path) == "0 of 91 runs, and 30 that were trained otherwise"
+    ATARI.illustrate(tmp_path)
+    assert ATARI.picture(tmp_path).exists()
+    ledger(tmp_path, *(row | {"test_score": 20.0} for row in rows[:-7]))  # three of gopher's five, none of hero's
+    assert reporting.state(ATARI, tmp_path) == "23 of 91 runs, and 7 that were trained otherwise"
     assert verdicts(tmp_path)["Breakout."][0] != "not run yet"
     assert verdicts(tmp_path)["Hero."][0] == "not run yet"
     page = campaign.page(tmp_path)
-    assert "| hero | mbec++ | 400,000 | 5 of 5 † |" in page
-    assert "| alien | mbec++ | 400,000 | 5 of 5 |" in page
+    assert "| alien | mbec++ | 400,000 | 5 of 5 | 20.0 |" in page
+    assert "| gopher | mbec++ | 400,000 | 3 of 5 | 20.0 |" in page  # no mean of both
+    assert "| hero | mbec++ | 400,000 | 5 of 5 † | 10.0 |" in page
 
 
 def test_a_file_that_is_no_row_is_named(tmp_path):

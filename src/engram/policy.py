@@ -57,11 +57,12 @@ class Policy:
         return np.asarray(actions)
 
 
-def without_learning(state: PyTree) -> PyTree:
+def without_learning(agent: Agent, state: PyTree) -> PyTree:
     """What of an agent's state playing needs: neither replay, which may be gigabytes, nor what else only learning uses."""
     fields = getattr(state, "_fields", ())
-    state = state._replace(**{name: None for name in ("replay", "optimiser", "q_target", "target") if name in fields}) if fields else state
-    return state._replace(life=without_learning(state.life)) if "life" in fields else state
+    needless = "replay", "optimiser", *(() if getattr(agent, "act_by_target", False) else ("q_target", "target"))
+    state = state._replace(**{name: None for name in needless if name in fields}) if fields else state
+    return state._replace(life=without_learning(agent, state.life)) if "life" in fields else state
 
 
 def one_hot(spec: Spec, observation: Any) -> np.ndarray:

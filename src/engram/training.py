@@ -210,7 +210,7 @@ class Training:
         """For each seed its agent; taken out of the carry only when it first acts, since it may be large."""
 
         def state_of(r: int) -> Callable[[], PyTree]:
-            return lambda: jax.tree.map(lambda x: x[r], without_learning(carry.agent))
+            return lambda: jax.tree.map(lambda x: x[r], without_learning(self.agent, carry.agent))
 
         return {seed: Policy(self.agent, self.spec, state_of(r)) for r, seed in enumerate(self.seeds)}
 

@@ -70,7 +70,7 @@ class DQN(Bootstrapping):
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         replay, seen = take_in(self, spec, state.replay, state.seen, state.action, timestep, step)
-        q = choosable(spec, jax.vmap(state.q_target if self.act_by_target else state.q)(seen))
+        q = choosable(spec, jax.vmap(self.acting(state))(seen))
         chance = epsilon(self, spec, step)
         action = explore(q, chance, jax.random.uniform(key, (2, spec.envs)))
         metrics: Metrics = {"epsilon": chance, "value": jnp.mean(jnp.max(q, axis=-1))}
@@ -105,6 +105,10 @@ class DQN(Bootstrapping):
         taken = jnp.take_along_axis(jax.vmap(q)(state), action[:, None], axis=-1)[:, 0]
         return td_loss(target, taken, self.huber)
 
+    def acting(self, state: State) -> MLP | Seeing:
+        """The network that chooses."""
+        return state.q_target if self.act_by_target else state.q
+
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
-        q = jax.vmap(state.q)(shown(self, spec, observation))
+        q = jax.vmap(self.acting(state))(shown(self, spec, observation))
         return state, greedy(spec, q, epsilon, key)

@@ -126,8 +126,8 @@ class MBECpp(Episodic, Bootstrapping):
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         lots = jax.random.uniform(key, (1 + 3 * spec.envs,))
-        semantic = state.target if self.act_by_target else state.semantic
-        found, gist = self.look(state, shown(self, spec, timestep.observation), semantic)
+        semantic = self.acting(state)
+        found, gist = self.look(state, shown(self, spec, timestep.observation))
         if state.gist_norm is not None and gist is not None:
             state = state._replace(gist_norm=standard.meet(state.gist_norm, gist))
         gist = self.tell(state, gist)
@@ -243,11 +243,13 @@ class MBECpp(Episodic, Bootstrapping):
         taken = jnp.take_along_axis(q, batch.action[:, None], axis=-1)[:, 0]
         return td_loss(batch.target, self.beta(semantic, batch.tau) * batch.q_episodic + taken, self.huber)
 
-    def look(
-        self, state: State, seen: Shaped[Array, "E S"], semantic: Semantic | None = None
-    ) -> tuple[Float[Array, "E F"], Float[Array, "E G"] | None]:
-        """What is found in what is seen, by these networks or the newest, and, of images, its gist."""
-        found = self.find(semantic or state.semantic, seen)
+    def acting(self, state: State) -> Semantic:
+        """The networks that choose."""
+        return state.target if self.act_by_target else state.semantic
+
+    def look(self, state: State, seen: Shaped[Array, "E S"]) -> tuple[Float[Array, "E F"], Float[Array, "E G"] | None]:
+        """What is found in what is seen and, of images, its gist."""
+        found = self.find(self.acting(state), seen)
         if state.gist_map is None:
             return found, None
         # Behind the barrier, XLA does not make one product of this and the Q-network's, for which it would copy all weights at every step.
@@ -279,8 +281,8 @@ class MBECpp(Episodic, Bootstrapping):
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
         found, gist = self.look(state, shown(self, spec, observation))
-        told, mind = self.tell(state, gist), state.life.mind
+        told, mind, semantic = self.tell(state, gist), state.life.mind, self.acting(state)
         plan, q_mbec, tau = foresee(self, mind, spec, found if told is None else told, first)
-        q = self.beta(state.semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) + self.values(state.semantic, found, tau.h)
+        q = self.beta(semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) + self.values(semantic, found, tau.h)
         action = greedy(spec, q, epsilon, key)
         return state._replace(life=state.life._replace(mind=mind._replace(tau=episodic.after(plan, action)))), action

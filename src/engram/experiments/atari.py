@@ -26,7 +26,7 @@ SEEDS = 5
 
 
 def gather(results: Path) -> dict[str, Any]:
-    """The ledger's runs, without those that are not of its plan, or were trained otherwise than it has them now."""
+    """The ledger's runs of its plan: claims are judged by `rows`, trained as it has them now; `shown` is what there is to show."""
     planned = {job.name for job in campaign.PLAN}
     try:
         known = [row for row in campaign.rows(results) if campaign.of_row(row).name in planned and np.isfinite(row["test_score"])]
@@ -34,7 +34,7 @@ def gather(results: Path) -> dict[str, Any]:
     except (KeyError, TypeError) as error:
         raise EngramError(f"A file in {results / 'atari'} is not what the campaign writes ({error}): remove it.") from error
     others = f", and {len(known) - len(rows)} that were trained otherwise" if len(known) > len(rows) else ""
-    return {"rows": rows, "state": f"{len(rows)} of {len(planned)} runs{others}"} if rows else {}
+    return {"rows": rows, "shown": campaign.latest(known), "state": f"{len(rows)} of {len(planned)} runs{others}"} if known else {}
 
 
 def scores(found: Found, steps: int, label: str) -> dict[str, dict[int, float]]:
@@ -108,7 +108,7 @@ def weights(found: Found) -> Sequence[Test]:
 
 def card(found: Found) -> list[list[str]]:
     """How the runs came about."""
-    rows = found.numbers["rows"]
+    rows = found.numbers["shown"]
     budgets = sorted({row["steps"] for row in rows})
     return [
         ["command", "`engram campaign atari`"],
@@ -124,7 +124,7 @@ def card(found: Found) -> list[list[str]]:
 
 def draw(found: Found, path: Path) -> None:
     """The curves of the budget of which there is most."""
-    rows = found.numbers["rows"]
+    rows = found.numbers["shown"]
     scoreboard.draw_curves(rows, mode(row["steps"] * SKIP for row in rows), path)
 
 

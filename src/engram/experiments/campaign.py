@@ -123,7 +123,7 @@ class Best:
         self.began = time.monotonic()
 
     def prepare(self, driver: Any) -> None:
-        self.states = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), without_learning(driver.template()[0].agent))
+        self.states = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), without_learning(self.agent, driver.template()[0].agent))
         self.past = np.full((self.count + 1, len(self.seeds)), np.nan)
 
     @cached_property
@@ -138,7 +138,7 @@ class Best:
         if now <= 0 or not np.isnan(self.past[now, 0]):
             return
         began = time.monotonic()
-        states = without_learning(driver.carry.agent)
+        states = without_learning(self.agent, driver.carry.agent)
         found = self.judge.scores(states, [seed + 10_000 for seed in self.seeds], VALIDATION_GAMES)
         self.past[now] = found.mean(axis=1)
         better = found.mean(axis=1) > self.scores
@@ -193,6 +193,18 @@ def options(agent: Agent) -> dict[str, Any]:
 
 def rows(results: Path) -> list[dict[str, Any]]:
     return [read(file) for file in sorted((results / "atari").glob("*.json"))]
+
+
+def latest(known: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is shown: of each agent on each game the runs that were trained as they are now; where there are none, the older ones."""
+    kinds: dict[tuple, list[dict[str, Any]]] = {}
+    for row in known:
+        kinds.setdefault(kind(row), []).append(row)
+    return [row for own in kinds.values() for row in [row for row in own if not other_options(row)] or own]
+
+
+def kind(row: dict[str, Any]) -> tuple[str, str, int]:
+    return row["game"], label(row["agent"], row.get("beta")), row["steps"]
 
 
 def read(file: Path) -> dict[str, Any]:
@@ -368,10 +380,11 @@ def expectations(told: Sequence[dict[str, list[float]]]) -> str:
 def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
     """The ledger: what is done, and how long the rest would take."""
     known = rows(results)
+    shown = latest(known)
     kinds = list(dict.fromkeys((job.game, job.label, job.steps) for job in plan))
     lines = []
     for game, agent, steps in kinds:
-        done = [r for r in known if (r["game"], label(r["agent"], r.get("beta")), r["steps"]) == (game, agent, steps)]
+        done = [row for row in shown if kind(row) == (game, agent, steps)]
         wanted = [job for job in plan if (job.game, job.label, job.steps) == (game, agent, steps)]
         cells = ["–", "–", "–", "–"]
         if done:
@@ -398,16 +411,16 @@ def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
 # Atari
 
 Written by `engram campaign atari`; never by hand. Agent steps are a quarter of the emulator frames. Classic protocol:
-{PROTOCOLS["classic"].about}. *Test score*: mean of {TEST_GAMES} games and of the seeds; {judged(known)}.
+{PROTOCOLS["classic"].about}. *Test score*: mean of {TEST_GAMES} games and of the seeds; {judged(shown)}.
 *Training score*: mean of the last 10 games of training. *Human-normalised*: by the constants of DQN Zoo (`src/engram/data`).
 *Expected, earned*: the value of the best action as the agent sees it, and the discounted return of clipped rewards that followed, in the
 last tenth of training; older rows have neither.
-{outdated(known)}
-{markdown(head, lines)}{scoreboard.sections(known)}"""
+{outdated(shown)}
+{markdown(head, lines)}{scoreboard.sections(shown)}"""
 
 
 def write_page(results: Path, plan: Sequence[Job] = PLAN) -> None:
     """With its pictures."""
-    scoreboard.draw(rows(results), results / "atari")
+    scoreboard.draw(latest(rows(results)), results / "atari")
     with replacing(results / "atari" / "README.md") as file:
         file.write(page(results, plan).encode())

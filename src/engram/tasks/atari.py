@@ -48,7 +48,7 @@ PROTOCOLS = {
 
 @dataclass(frozen=True)
 class Arcade:
-    """A game and how it is played. Rewards are clipped to [-1, 1] for the agent; scores never are."""
+    """A game and how it is played. Rewards are clipped to [-1, 1] for agents that want it; scores never are."""
 
     game: str
     protocol: Protocol
