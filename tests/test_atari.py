@@ -235,14 +235,13 @@ def test_who_acts_by_the_target_copies_sees_by_them():
     other = newest.init(jax.random.key(1), spec).semantic
     seen = np.random.default_rng(0).integers(0, 256, (2, *spec.shape)).astype(np.uint8)
     told = TimeStep(seen, jnp.zeros(2), jnp.zeros(2, bool), jnp.zeros(2, bool), seen[:, :0])
-    (one, action, said), (two, same, equal) = (
-        actor(agent, spec)(state._replace(**{part: other}), told, jnp.int32(0))
-        for agent, part in ((newest, "semantic"), (copies, "target"))
-    )
+    by_newest, by_copies = (actor(agent, spec) for agent in (newest, copies))
+    one, action, said = by_newest(state._replace(semantic=other), told, jnp.int32(0))
+    two, same, equal = by_copies(state._replace(target=other), told, jnp.int32(0))
     assert action.tolist() == same.tolist()
     assert {name: float(x) for name, x in said.items()} == pytest.approx({name: float(x) for name, x in equal.items()}, rel=1e-5)
     np.testing.assert_allclose(one.life.replay.gist[0], two.life.replay.gist[0], rtol=1e-5)
-    assert said["value"] != newest.act(state, spec, told, jnp.int32(0), jax.random.key(0))[2]["value"]
+    assert said["value"] != by_newest(state, told, jnp.int32(0))[2]["value"]
 
 
 def test_what_nec_embeds_from_replay_is_what_was_seen():
@@ -493,5 +492,6 @@ def test_a_game_is_trained_resumed_and_judged_from_the_command_line(tmp_path, mo
     main(["eval", "run", "--episodes", "2", "--video", "game.gif"])
     assert "2 greedy episodes" in capsys.readouterr().out
     assert (tmp_path / "game.gif").stat().st_size > 1_000
-    assert jax.tree.leaves(load("run").state.q)
+    assert jax.tree.leaves(load("run").state.q_target)  # which acts
+    assert load("run").state.q is None
     assert load("run").state.replay is None  # which may be gigabytes

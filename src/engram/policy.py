@@ -58,9 +58,10 @@ class Policy:
 
 
 def without_learning(agent: Agent, state: PyTree) -> PyTree:
-    """What of an agent's state playing needs: neither replay, which may be gigabytes, nor what else only learning uses."""
+    """What of an agent's state playing needs: neither replay, which may be gigabytes, nor what else only learning uses; of networks and
+    their target copies those that act."""
     fields = getattr(state, "_fields", ())
-    needless = "replay", "optimiser", *(() if getattr(agent, "act_by_target", False) else ("q_target", "target"))
+    needless = "replay", "optimiser", *(("q", "semantic") if getattr(agent, "act_by_target", False) else ("q_target", "target"))
     state = state._replace(**{name: None for name in needless if name in fields}) if fields else state
     return state._replace(life=without_learning(agent, state.life)) if "life" in fields else state
 
