@@ -72,19 +72,16 @@ def store(replay: PyTree, row: PyTree, iteration: Int[Array, ""]) -> PyTree:
 
 def sample(replay: PyTree, iterations: Int[Array, ""], lots: Float[Array, "B"]) -> PyTree:
     """Transitions drawn evenly, with replacement, from the `iterations` rows written so far, by even numbers from 0 to 1."""
-    shape = jax.tree.leaves(replay)[0].shape[:2]
-    stored, age, env = _drawn(shape, iterations, lots, replay)
+    stored, age, env = _drawn(replay, iterations, lots)
     if is_filmed(replay):
-        return at(replay, ((iterations - stored + age) % shape[0], env))
+        return at(replay, ((iterations - stored + age) % len(replay.state.frames), env))
     return jax.tree.map(lambda x: x[age, env], replay)
 
 
-def _drawn(
-    shape: tuple[int, ...], iterations: Int[Array, ""], lots: Float[Array, "B"], replay: PyTree
-) -> tuple[Int[Array, ""], Int[Array, "B"], Int[Array, "B"]]:
+def _drawn(replay: PyTree, iterations: Int[Array, ""], lots: Float[Array, "B"]) -> tuple[Int[Array, ""], Int[Array, "B"], Int[Array, "B"]]:
     """How many rows may be drawn, and steps drawn evenly from them: how many rows after the oldest, and of which environment. Of a film
     the oldest rows are left out: earlier frames of their stacks are overwritten already."""
-    rows, envs = shape
+    rows, envs = jax.tree.leaves(replay)[0].shape[:2]
     stored = jnp.clip(iterations, 1, rows - replay.state.shown.shape[-1] if is_filmed(replay) else rows)
     drawn = jnp.minimum((lots * (stored * envs)).astype(jnp.int32), stored * envs - 1)
     return stored, drawn // envs, drawn % envs
@@ -104,7 +101,7 @@ class Ahead(NamedTuple):
 def look_ahead(replay: Transition, iterations: Int[Array, ""], steps: int, gamma: float, lots: Float[Array, "B"]) -> Ahead:
     """Stretches of n steps whose first is drawn as by `sample`. They are shorter where the episode is over, or nothing newer is stored."""
     rows = replay.reward.shape[0]
-    stored, age, env = _drawn(replay.reward.shape, iterations, lots, replay)
+    stored, age, env = _drawn(replay, iterations, lots)
     ages = age[:, None] + jnp.arange(steps)  # counted from the oldest row on
     row = (iterations - stored + ages) % rows
     goes_on = (replay.over[row, env[:, None]] == 0) & (ages < stored - 1)

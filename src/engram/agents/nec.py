@@ -22,9 +22,9 @@ from engram.agents.shared import (
     greedy,
     network,
     rate,
+    room_for,
     shown,
     to_judge,
-    with_film,
 )
 from engram.memory import Memory
 from engram.networks import MLP, Seeing, choosable, clipped, draw, optimiser, width
@@ -113,7 +113,7 @@ class NEC(Learning):
             embedding=embedding,
             optimiser=optimiser(self.learning_rate, self.clip).init(embedding),
             tables=tb.empty(spec.actions, tb.size(self.slots, spec)[0], self.embedding),
-            replay=with_film(self, spec, Row(state, count, nothing, nothing)),
+            replay=room_for(self, spec, Row(state, count, nothing, nothing)),
             waiting=wt.empty(entry, 2 * self.horizon + 4),
             loss=jnp.zeros(()),
         )

@@ -131,11 +131,11 @@ def network(spec: Spec, convolutions: str, sizes: tuple[int, ...], key: Key[Arra
 def blank_replay(options: Learning, spec: Spec) -> rp.Transition:
     """Room for transitions; of stacks of frames each frame is stored once."""
     nothing, action, seen = jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32), None if spec.stack else nothing_seen(spec)
-    return with_film(options, spec, rp.Transition(seen, action, nothing, seen, nothing, nothing))
+    return room_for(options, spec, rp.Transition(seen, action, nothing, seen, nothing, nothing))
 
 
-def with_film(options: Learning, spec: Spec, row: Any) -> Any:
-    """Room for rows like this one, with a film for their `state` where there are stacks of frames."""
+def room_for(options: Learning, spec: Spec, row: Any) -> Any:
+    """An empty replay of rows like this one, whose `state` is a film where there are stacks of frames."""
     if not spec.stack:
         return rp.empty(row, options.replay, spec.iterations)
     check_replay(options, spec, spec.stack + 2, "as many as a stack has frames and two more")

@@ -24,8 +24,7 @@ class Consoles(Host):
 
     def __init__(self, agent: Agent, *args: Any, **kwargs: Any):
         super().__init__(agent, *args, **kwargs)
-        self.largest = 1.0 if getattr(agent, "clip_rewards", True) else np.inf
-        """reward that an agent is told"""
+        self.largest_reward = 1.0 if getattr(agent, "clip_rewards", True) else np.inf
         self.machines: list[Any] = []
         self.seeded = np.zeros_like(self.episode)
         """the number of the game that a console was last seeded for"""
@@ -79,7 +78,7 @@ class Consoles(Host):
         over = terminated | truncated
         lost = (info["lives"] < self.lives[r]) & self._arcade(r).protocol.life_ends
         self.lives[r] = info["lives"]
-        now.observation[r], now.reward[r], now.terminated[r] = observation, np.clip(reward, -self.largest, self.largest), over | lost
+        now.observation[r], now.reward[r], now.terminated[r] = observation, self._clipped(reward), over | lost
         self.score[r] += reward
         for e, action in enumerate(actions.tolist()):
             self.taken[r, e].append(action)
@@ -90,6 +89,10 @@ class Consoles(Host):
             is_due = np.array([not self.taken[r, e] for e in range(self.spec.envs)])
             if is_due.any():
                 now.observation[r] = self._seed_games(r, is_due)
+
+    def _clipped(self, reward: Float[np.ndarray, "E"]) -> Float[np.ndarray, "E"]:
+        """As the agent is told it."""
+        return np.clip(reward, -self.largest_reward, self.largest_reward)
 
     def save(self) -> tuple[PyTree, dict[str, Any]]:
         tree, notes = super().save()
