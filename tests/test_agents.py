@@ -60,8 +60,12 @@ def experience(rewards, end):
 
 def evaluated(agent, state, steps):
     """What the TD loss gets of single steps."""
+    return agent.evaluate(state.semantic, state.life.mind, SPEC, consulted(agent, state, steps))
+
+
+def consulted(agent, state, steps, asked=None):
     ahead = rp.Ahead((None, None), (None, None), steps.transition.reward, jnp.full(len(steps.transition.reward), agent.gamma))
-    return evaluate(agent, state, steps, steps, ahead)
+    return agent.consult(state, SPEC, steps, steps, ahead, jnp.array([False]), asked)
 
 
 def evaluate(agent, state, first, last, ahead):
@@ -126,6 +130,34 @@ def test_in_double_learning_the_network_chooses_and_its_copy_values():
     np.testing.assert_allclose(batch.target, [1 + 0.5 * 3.75, 1.0], rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("options", "network", "memory", "worth"),
+    [
+        ({}, [2.0, 4.0], [20.0, 0.0], 1 + 20.5 / 2),  # the best of both together
+        ({"q_chooses": True}, [9.0, 4.0], [20.0, 0.0], 3 + 0.5 / 2),  # that of the target copy, whatever memory says
+        ({"double": True}, [9.0, 4.0], [0.0, 20.0], 3 + 20.5 / 2),  # the best of both by the network
+        ({"double": True, "q_chooses": True}, [9.0, 4.0], [0.0, 20.0], 1 + 0.5 / 2),  # that of the network alone
+    ],
+)
+def test_who_chooses_in_a_target(options, network, memory, worth):
+    agent = MBECpp(**TINY, **options)
+    state = by_hand(agent)
+    state = state._replace(semantic=state.semantic._replace(q=constant(state.semantic.q, network)))
+    found = consulted(agent, state, experience([1.0, 1.0], [0.0, 1.0]))._replace(worth_next=jnp.array([memory, memory]))
+    batch = agent.evaluate(state.semantic, state.life.mind, SPEC, found)
+    np.testing.assert_allclose(batch.target, [1 + 0.5 * worth, 1.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("asked", [(True, True), (True, False), (False, True), (False, False)])
+def test_where_memory_is_not_asked_the_network_says_all(asked):
+    agent = MBECpp(**TINY, p_ask=0.5)
+    state = by_hand(agent)
+    found = consulted(agent, state, experience([1.0, 1.0], [0.0, 1.0]), jnp.array([asked]))
+    batch = agent.evaluate(state.semantic, state.life.mind, SPEC, found)
+    np.testing.assert_allclose(batch.q_episodic, 5.5 * asked[0], rtol=1e-6)
+    np.testing.assert_allclose(batch.target, [1 + 0.5 * (3 + asked[1] * 5.5 / 2), 1.0], rtol=1e-6)
+
+
 def several_steps(agent):
     """A replay of two steps, rewards 1 and 4, of which the second leads to a state of sevens."""
     state = agent.init(jax.random.key(3), SPEC)
@@ -186,21 +218,27 @@ def test_adam_divides_by_what_gradients_were_and_its_eps(kind):
     np.testing.assert_allclose(step(3.0), gradient / (np.abs(gradient) + 3), rtol=1e-4, atol=1e-6)
 
 
+def loss_with_two_memories(**options):
+    """The TD loss of an update, with two memories of different worth: the best of them and their mean differ."""
+    agent = MBECpp(**TINY | {"neighbours": 2}, learn_start=1, **options)
+    state, replay = several_steps(agent)
+    memory = state.life.mind.memory
+    memory = memory._replace(values=jnp.array([0.0, 10.0, 0.0, 0.0]), keys=memory.keys.at[1].set(0.1), written=jnp.int32(2))
+    state = state._replace(life=state.life._replace(replay=replay, mind=state.life.mind._replace(memory=memory)))
+    return float(jax.jit(lambda state: agent.learn(state, SPEC, jnp.int32(2), jax.random.key(1)))(state)[1]["td_loss"])
+
+
 def test_the_rule_of_reading_while_learning_may_be_its_own():
-    """With two memories of different worth, the best of them and their mean differ."""
+    best, mean = loss_with_two_memories(p_read=0.0), loss_with_two_memories(p_read=1.0)
+    assert best == loss_with_two_memories(p_read=1.0, p_read_learning=0.0)
+    assert mean == loss_with_two_memories(p_read=0.0, p_read_learning=1.0)
+    assert best != mean
 
-    def loss(p_read, p_learning):
-        agent = MBECpp(**TINY | {"neighbours": 2}, p_read=p_read, p_read_learning=p_learning, learn_start=1)
-        state, replay = several_steps(agent)
-        memory = state.life.mind.memory
-        memory = memory._replace(values=jnp.array([0.0, 10.0, 0.0, 0.0]), keys=memory.keys.at[1].set(0.1), written=jnp.int32(2))
-        life = state.life._replace(replay=replay, mind=state.life.mind._replace(memory=memory))
-        state = state._replace(life=life)
-        return float(jax.jit(lambda state: agent.learn(state, SPEC, jnp.int32(2), jax.random.key(1)))(state)[1]["td_loss"])
 
-    assert loss(0.0, None) == loss(1.0, 0.0)
-    assert loss(1.0, None) == loss(0.0, 1.0)
-    assert loss(0.0, None) != loss(1.0, None)
+@pytest.mark.parametrize(("often", "equal"), [(0.0, True), (1 - 1e-6, False)])
+def test_who_never_asks_memory_does_not_learn_from_it(often, equal):
+    first, second = (loss_with_two_memories(p_ask=often, fixed_beta=beta) for beta in (0.1, 0.9))
+    assert (first == second) == equal
 
 
 def test_beta_begins_where_it_is_told_to():
@@ -215,27 +253,43 @@ def test_the_observed_reward_may_stand_for_the_predicted_one():
     np.testing.assert_allclose(batch.target, [1 + 0.5 * 5.75, 7 + 0.5 * 5.75], rtol=1e-6)  # of other actions none was observed
 
 
-@pytest.mark.parametrize(("beta", "episodic", "semantic", "chosen"), [(0.5, 1.0, 0.0, 0), (0.1, 0.0, 1.0, 1)])
-def test_contributions_tell_which_part_agrees_with_the_whole(beta, episodic, semantic, chosen):
-    agent = MBECpp(**TINY, fixed_beta=beta, epsilon_start=0.0, epsilon_end=0.0, p_refine=0.0)
-    # a reward of 10 for the first action and 0 for the second, and an empty memory: Q_MBEC is (10, 0)
+BLANK = TimeStep(jnp.ones((1, 2)), jnp.zeros(1), jnp.zeros(1, bool), jnp.zeros(1, bool), jnp.ones((1, 2)))
+GREEDY = {"epsilon_start": 0.0, "epsilon_end": 0.0, "p_refine": 0.0}
+
+
+def of_two_minds(agent):
+    """A state of MBEC++ in which Q_theta is (2, 4) and Q_MBEC (10, 0): these are rewards, and the memory is empty."""
     network = constant(by_hand(agent).life.mind.reward.network, [0.0])
     network = eqx.tree_at(lambda mlp: (mlp.layers[0].weight, mlp.layers[1].weight), network, replace_fn=lambda x: x.at[0, 0].set(10.0))
     network = eqx.tree_at(lambda mlp: mlp.layers[0].weight, network, jnp.zeros((4, 4)).at[0, 2].set(1.0))
     state = by_hand(agent, reward=network)
     mind = state.life.mind
-    state = state._replace(life=state.life._replace(mind=mind._replace(memory=mind.memory._replace(written=jnp.int32(0)))))
-    blank = TimeStep(jnp.ones((1, 2)), jnp.zeros(1), jnp.zeros(1, bool), jnp.zeros(1, bool), jnp.ones((1, 2)))
-    # Q_theta is (2, 4): together (7, 4) with beta = 1/2, and (3, 4) with beta = 1/10
-    _, action, metrics = agent.act(state, SPEC, blank, jnp.int32(0), jax.random.key(0))
+    return state._replace(life=state.life._replace(mind=mind._replace(memory=mind.memory._replace(written=jnp.int32(0)))))
+
+
+@pytest.mark.parametrize(("beta", "episodic", "semantic", "chosen"), [(0.5, 1.0, 0.0, 0), (0.1, 0.0, 1.0, 1)])
+def test_contributions_tell_which_part_agrees_with_the_whole(beta, episodic, semantic, chosen):
+    agent = MBECpp(**TINY, **GREEDY, fixed_beta=beta)
+    # together (7, 4) with beta = 1/2, and (3, 4) with beta = 1/10
+    _, action, metrics = agent.act(of_two_minds(agent), SPEC, BLANK, jnp.int32(0), jax.random.key(0))
     assert (float(metrics["episodic"]), float(metrics["semantic"])) == (episodic, semantic)
     assert action.tolist() == [chosen]
     assert metrics["value"] == pytest.approx(max(2 + 10 * beta, 4.0))
 
 
+@pytest.mark.parametrize("often", [0.0, 0.3, 1.0])
+def test_memory_decides_as_often_as_it_is_asked(often):
+    agent = MBECpp(**TINY, **GREEDY, p_ask=often)
+    state = of_two_minds(agent)  # with the memory it does the first action, without it the second
+    keys = jax.random.split(jax.random.key(0), 2_000)
+    acts = jax.vmap(lambda key: agent.act(state, SPEC, BLANK, jnp.int32(0), key)[1])(keys)
+    plays = jax.vmap(lambda key: agent.play(state, SPEC, BLANK.observation, jnp.array([True]), key)[1])(keys)
+    for actions in (acts, plays):
+        assert float(jnp.mean(actions == 0)) == pytest.approx(often, abs=0.03)
+
+
 @pytest.mark.parametrize(("by_target", "chosen", "value"), [(False, 1, 4.0), (True, 0, 3.0)])
 def test_who_acts_by_the_target_copies_acts_and_plays_as_they_say(by_target, chosen, value):
-    blank = TimeStep(jnp.ones((1, 2)), jnp.zeros(1), jnp.zeros(1, bool), jnp.zeros(1, bool), jnp.ones((1, 2)))
     greedy = {"epsilon_start": 0.0, "epsilon_end": 0.0, "act_by_target": by_target}
     dqn, mbecpp = DQN(hidden=2, **greedy), MBECpp(**TINY, p_refine=0.0, **greedy)
     alone, joint = dqn.init(jax.random.key(0), SPEC), by_hand(mbecpp)
@@ -245,7 +299,7 @@ def test_who_acts_by_the_target_copies_acts_and_plays_as_they_say(by_target, cho
     # Every action has an episodic value of 1/2 and half of 10, by the newest weight of 1/2 or that of the copy, 1/5
     episodic = 5.5 * (0.2 if by_target else 0.5)
     for agent, state, best in ((dqn, alone, value), (mbecpp, joint, value + episodic)):
-        _, action, metrics = agent.act(state, SPEC, blank, jnp.int32(0), jax.random.key(0))
+        _, action, metrics = agent.act(state, SPEC, BLANK, jnp.int32(0), jax.random.key(0))
         assert action.tolist() == [chosen]
         assert metrics["value"] == pytest.approx(best)
         left = without_learning(agent, state)
@@ -635,6 +689,7 @@ def trained(agent, *stretches):
         ("dqn", {"double": True, "multi_step": 3}),
         ("mbec++", {}),
         ("mbec++", {"double": True, "multi_step": 3, "centred": True, "reward_sees_trajectory": True}),
+        ("mbec++", {"double": True, "q_chooses": True, "p_ask": 0.5}),
     ],
 )
 def test_two_updates_in_an_iteration_are_one_after_another(name, options):

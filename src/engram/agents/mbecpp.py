@@ -75,8 +75,10 @@ class Consulted(NamedTuple):
     """and of where each action would lead after the last"""
     q_target: Float[Array, "B A"]
     beta_target: Float[Array, "B"]
+    asked: Bool[Array, "B 2"] | None
+    """whether the memory has a say in the value of the first step, and in what follows the last, where it has not always"""
     next_state: Shaped[Array, "B S"] | None
-    """after the last step, where the Q-network itself chooses in it"""
+    """after the last step, where the newest network chooses in it"""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,11 @@ class MBECpp(Episodic, Bootstrapping):
     """probability of the average rule in TD targets; that of decisions, p_read, where not given"""
     fixed_beta: Probability | None = None
     """the weight of the episodic value; learnt from the trajectory where not given"""
+    q_chooses: bool = False
+    """whether the Q-network alone chooses the next action in TD targets; else, of many actions whose memories are noisy, the noisiest is
+    chosen and believed"""
+    p_ask: Probability = 1.0
+    """probability that the memory is asked in a decision, and on either side of the TD errors of a batch; else the Q-network says all"""
 
     def __post_init__(self):
         super().__post_init__()
@@ -134,7 +141,7 @@ class MBECpp(Episodic, Bootstrapping):
         life, happened = take_in(self, state.life, spec, timestep, step, gist)
         mind, tau, plan, q_mbec = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
         beta = self.beta(semantic, tau.h)
-        q_episodic = beta[:, None] * (q_mbec - self.level(life.mind))
+        q_episodic = beta[:, None] * (q_mbec - self.level(life.mind)) * self.asks(key, spec.envs)
         q_semantic = self.values(semantic, found, tau.h)
         q = choosable(spec, q_episodic + q_semantic)  # Eq. 7
         chance = epsilon(self, spec, step)
@@ -157,10 +164,11 @@ class MBECpp(Episodic, Bootstrapping):
         replay, past = state.life.replay, state.life.mind
 
         def prepare(lots):
-            ahead = rp.look_ahead(replay.transition, step, self.multi_step, self.gamma, lots[:, 1:].ravel())
+            ahead = rp.look_ahead(replay.transition, step, self.multi_step, self.gamma, lots[:, 1 : 1 + self.batch].ravel())
             first, last = (self.drawn(replay, place) for place in (ahead.first, ahead.last))
             p_read = self.p_read if self.p_read_learning is None else self.p_read_learning
-            return self.consult(state, spec, first, last, ahead, episodic.is_optimistic(p_read, lots[:, 0]))
+            asked = lots[:, 1 + self.batch :] < self.p_ask if self.p_ask < 1 else None
+            return self.consult(state, spec, first, last, ahead, episodic.is_optimistic(p_read, lots[:, 0]), asked)
 
         def update(learnt, found):
             semantic, optimiser_state, reward, reward_optimiser = learnt
@@ -172,8 +180,9 @@ class MBECpp(Episodic, Bootstrapping):
             return (*learnt, *rewards), (error, reward_error)
 
         before, nothing = (state.semantic, state.optimiser, past.reward, past.reward_optimiser), (jnp.zeros(()), jnp.zeros(()))
+        lots = 1 + self.batch + 2 * (self.p_ask < 1)
         learnt, losses = lax.cond(
-            due(self, spec, step), lambda: repeated(self, prepare, update, before, key, 1 + self.batch), lambda: (before, nothing)
+            due(self, spec, step), lambda: repeated(self, prepare, update, before, key, lots), lambda: (before, nothing)
         )
         semantic, optimiser_state, reward, reward_optimiser = learnt
         mind = past._replace(reward=reward, reward_optimiser=reward_optimiser)
@@ -189,7 +198,14 @@ class MBECpp(Episodic, Bootstrapping):
         return rp.at(replay, place)._replace(next_gist=next_gist)
 
     def consult(
-        self, state: State, spec: Spec, first: Experience, last: Experience, ahead: rp.Ahead, optimistic: Bool[Array, "U"]
+        self,
+        state: State,
+        spec: Spec,
+        first: Experience,
+        last: Experience,
+        ahead: rp.Ahead,
+        optimistic: Bool[Array, "U"],
+        asked: Bool[Array, "U 2"] | None = None,
     ) -> Consulted:
         """Asks the memory, by one search, and the target copies about the batches of U updates. `last` is the last of the steps whose
         rewards a target gathers."""
@@ -217,6 +233,7 @@ class MBECpp(Episodic, Bootstrapping):
             worth_next=worth[count:].reshape(count, spec.actions),
             q_target=self.values(state.target, self.find(state.target, next_state), last.after.h),
             beta_target=self.beta(state.target, last.after.h),
+            asked=None if asked is None else jnp.repeat(asked, batch, axis=0),
             next_state=next_state if self.double else None,
         )
 
@@ -224,18 +241,22 @@ class MBECpp(Episodic, Bootstrapping):
         """Q_MBEC of the actions taken, and the TD targets (Eq. 6 to 8), by what the reward model and, where it chooses, the Q-network have
         learnt so far."""
         reward = found.reward if self.observed_reward else episodic.reward(mind, self, found.pair, found.tau)
+        q_taken = reward + found.worth
         q_mbec = episodic.rewards(mind, self, found.told, found.after, spec.actions) + found.worth_next
+        if found.asked is not None:
+            q_taken, q_mbec = q_taken * found.asked[:, 0], q_mbec * found.asked[:, 1:]
 
         def joint(q_semantic, beta):
             return choosable(spec, q_mbec * beta[:, None] + q_semantic)
 
-        chooser = None
+        q_chooser, beta_chooser = found.q_target, found.beta_target
         if found.next_state is not None:
-            q_semantic = self.values(semantic, self.find(semantic, found.next_state), found.after)
-            chooser = joint(q_semantic, self.beta(semantic, found.after))
+            q_chooser = self.values(semantic, self.find(semantic, found.next_state), found.after)
+            beta_chooser = self.beta(semantic, found.after)
+        chooser = choosable(spec, q_chooser) if self.q_chooses else joint(q_chooser, beta_chooser) if self.double else None
         q_next = joint(found.q_target, found.beta_target)
         target = td_target(found.gathered, found.end, q_next, found.discount, chooser)
-        return Batch(found.state, found.action, found.tau, reward + found.worth, target)
+        return Batch(found.state, found.action, found.tau, q_taken, target)
 
     def loss(self, semantic: Semantic, batch: Batch) -> Float[Array, ""]:
         """What is made smaller: the joint value's TD errors (Eq. 8)."""
@@ -279,10 +300,15 @@ class MBECpp(Episodic, Bootstrapping):
         shift = jnp.log(self.initial_beta / (1 - self.initial_beta))
         return jax.nn.sigmoid(jax.vmap(semantic.consolidation)(tau)[:, 0] + shift)
 
+    def asks(self, key: Key[Array, ""], decisions: int) -> Bool[Array, "B 1"] | float:
+        """Whether each decision asks the memory."""
+        return 1.0 if self.p_ask == 1 else jax.random.bernoulli(jax.random.fold_in(key, 2), self.p_ask, (decisions, 1))
+
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
         found, gist = self.look(state, shown(self, spec, observation))
         told, mind, semantic = self.tell(state, gist), state.life.mind, self.acting(state)
         plan, q_mbec, tau = foresee(self, mind, spec, found if told is None else told, first)
-        q = self.beta(semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) + self.values(semantic, found, tau.h)
+        q_episodic = self.beta(semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) * self.asks(key, spec.envs)
+        q = q_episodic + self.values(semantic, found, tau.h)
         action = greedy(spec, q, epsilon, key)
         return state._replace(life=state.life._replace(mind=mind._replace(tau=episodic.after(plan, action)))), action
