@@ -30,7 +30,7 @@ _ENDLESS = {"time_limit_ends": False, "gamma": 0.98, "epsilon_end": 0.0}
 _STEADY = {"epsilon_decay": 3e3, "learning_rate": 1e-3, "anneal": True, "target_every": 500, "batch": 128, "learn_every": 4}
 
 _ATARI = {"hidden": 512, "layers": 1, "learning_rate": 1e-4, "learn_start": 50_000, "target_every": 250, "huber": True}
-_ATARI |= {"epsilon_end": 0.1, "epsilon_decay": 1e5, "updates": 4, "act_by_target": True}
+_ATARI |= {"epsilon_end": 0.1, "epsilon_decay": 1e5, "updates": 4, "act_by_target": True, "double": True}
 
 PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
     "paper": ("as the paper has it; the default but for mbec++ and Atari", {}),
@@ -66,10 +66,10 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         },
     ),
     "atari": (
-        "for Atari, as the paper has it, and for mfec and nec after their own papers; there the default",
+        "for Atari, as the paper has it but for who chooses (docs/atari.md), and for mfec and nec after their own papers; there the default",
         {
             "dqn": _ATARI,
-            "mbec++": _ATARI | {"neighbours": 7, "chunk": 100, "slots": 50_000, "models_stop": 5_000_000},
+            "mbec++": _ATARI | {"neighbours": 7, "chunk": 100, "slots": 50_000, "models_stop": 5_000_000, "q_chooses": True},
             "mfec": {"clip_rewards": False, "gamma": 1.0, "epsilon_end": 0.005},
             "nec": {"clip_rewards": False, "hidden": 512, "learn_every": 1, "learn_start": 5_000, "learning_rate": 1e-4}
             | {"epsilon_end": 0.001, "epsilon_decay": 1e4},
