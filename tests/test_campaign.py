@@ -8,12 +8,13 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from probes import Drift
 from scipy.stats import binomtest
 
 from engram.agents import make
 from engram.cli import main
 from engram.errors import EngramError
-from engram.experiments import campaign, reporting, scoreboard
+from engram.experiments import campaign, reporting, scoreboard, trials
 from engram.experiments.atari import ATARI
 from engram.experiments.campaign import Job, next_batch
 from engram.provenance import describe_machine
@@ -308,3 +309,31 @@ def test_what_the_campaign_trains_has_no_parts(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         main(["reproduce", "atari", "--part", "0"])
     assert "atari has no parts: it is trained by `engram campaign atari`." in capsys.readouterr().err
+
+
+def test_trials_are_trained_kept_and_told(tmp_path, small, monkeypatch):
+    monkeypatch.setattr("engram.tasks.atari.Arcade.machine", lambda self, count, *_, **__: Drift(count))
+    monkeypatch.setattr("engram.tasks.atari._actions", lambda game: 2)
+    how = {"games": ("pong", "breakout"), "seeds": 2, "steps": 160, "out": tmp_path / "trials.json", "scratch": tmp_path / "scratch"}
+    with pytest.raises(EngramError, match="has no option 'gama'"):
+        trials.Run("dqn", set=("gama=0.5",), **how)()
+    for change in ("gamma=0.5", "double=true"):
+        trials.Run("dqn", set=(change,), **how)()
+    found = json.loads(how["out"].read_text())
+    assert [(trial["options"]["gamma"], trial["options"]["double"], trial["emulator_frames"]) for trial in found] == [
+        (0.5, False, 640),
+        (0.99, True, 640),
+    ]
+    for trial in found:
+        assert [(run["game"], run["seed"]) for run in trial["runs"]] == [("pong", 100), ("breakout", 100), ("pong", 101), ("breakout", 101)]
+        assert all(run["steps"][-1] == 158 for run in trial["runs"])  # of forty points, each of four steps, the mean of the last two
+        assert all(len(run[name]) == 20 and run[name][-1] is not None for run in trial["runs"] for name in ("score", "value", "earned"))
+    assert [line.split(" | ")[1:3] for line in trials.table(found).splitlines()[2:]] == [["gamma 0.5", "160"], ["double True", "160"]]
+
+
+def test_a_trial_is_told_by_the_last_quarter_of_each_seed():
+    first = {"score": [9.0] * 15 + [None, 2.0, 4.0, None, None], "value": [0.0] * 15 + [1.0] * 5, "earned": [0.0] * 15 + [0.5] * 5}
+    second = {"score": [9.0] * 15 + [5.0] * 5, "value": [0.0] * 15 + [2.0] * 5, "earned": [0.0] * 15 + [0.3] * 5}
+    assert trials.cell([first, second]) == "4.0 (1.5, 0.4)"
+    assert trials.cell([second | {"score": [1.0] * 15 + [None] * 5}]) == "–"  # no game was over
+    assert trials.shortened([1.0, float("nan")] * 15 + [float("nan"), float("nan")] * 5) == [1.0] * 15 + [None] * 5

@@ -262,15 +262,15 @@ def room(job: Job) -> int:
     there = memory_size()
     if there is None:
         return 1
-    spec = joint([job])
-    state = jax.eval_shape(lambda: agent_of(job).init(jax.random.key(0), spec))
+    agent = agent_of(job)
+    state = jax.eval_shape(lambda: agent.init(jax.random.key(0), joint(agent, [job])))
     return max(1, int(0.8 * there / size(state)))
 
 
-def joint(jobs: Sequence[Job]) -> Spec:
-    """What the runs have in common."""
+def joint(agent: Agent, jobs: Sequence[Job]) -> Spec:
+    """What runs of an agent have in common."""
     tasks = [find(f"atari:{job.game}") for job in jobs]
-    envs = loop.usual_envs(agent_of(jobs[0]), tasks[0])
+    envs = loop.usual_envs(agent, tasks[0])
     return loop.joint_spec(tasks, envs, -(-jobs[0].steps // envs))
 
 
@@ -308,7 +308,8 @@ def stretch(
 
 def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float) -> None:
     """Trains runs of one kind in one program, judges them, and writes their rows."""
-    agent, spec, seeds = agent_of(jobs[0]), joint(jobs), [job.seed for job in jobs]
+    agent, seeds = agent_of(jobs[0]), [job.seed for job in jobs]
+    spec = joint(agent, jobs)
     tasks = [find(f"atari:{job.game}", job.steps) for job in jobs]
     best = Best(agent, spec, tasks, seeds, jobs[0].validations)
     label = f"atari {jobs[0].agent} {jobs[0].steps * SKIP:,} frames"

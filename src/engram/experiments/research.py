@@ -49,8 +49,8 @@ class Run:
     """where what is unfinished waits"""
 
     def __call__(self) -> None:
-        until, fixed = deadline(self.minutes), dict(_parse(words) for words in self.set)
-        lists = {name: values if isinstance(values, list) else [values] for name, values in map(_parse, self.grid)}
+        until, fixed = deadline(self.minutes), dict(parse(words) for words in self.set)
+        lists = {name: values if isinstance(values, list) else [values] for name, values in map(parse, self.grid)}
         changes = [fixed | dict(zip(lists, values, strict=True)) for values in product(*lists.values())]
         for family in self.families:
             if wanted := [change for change in changes if not self.is_known(family, change)]:
@@ -97,7 +97,7 @@ class Report:
             file.write(text.encode())
 
 
-def _parse(words: str) -> tuple[str, Any]:
+def parse(words: str) -> tuple[str, Any]:
     """`option=value` or `option=value,value`: numbers, true, false, or a word."""
     name, equals, text = words.partition("=")
     if not equals or not text:
