@@ -146,6 +146,9 @@ def test_who_chooses_in_a_target(options, network, memory, worth):
     found = consulted(agent, state, experience([1.0, 1.0], [0.0, 1.0]))._replace(worth_next=jnp.array([memory, memory]))
     batch = agent.evaluate(state.semantic, state.life.mind, SPEC, found)
     np.testing.assert_allclose(batch.target, [1 + 0.5 * worth, 1.0], rtol=1e-6)
+    # and where a game lacks the second action, the first
+    batch = agent.evaluate(state.semantic, state.life.mind, replace(SPEC, allowed=jnp.int32(1)), found)
+    np.testing.assert_allclose(batch.target, [1 + 0.5 * (1 + (memory[0] + 0.5) / 2), 1.0], rtol=1e-6)
 
 
 @pytest.mark.parametrize("asked", [(True, True), (True, False), (False, True), (False, False)])
@@ -235,7 +238,7 @@ def test_the_rule_of_reading_while_learning_may_be_its_own():
     assert best != mean
 
 
-@pytest.mark.parametrize(("often", "equal"), [(0.0, True), (1 - 1e-6, False)])
+@pytest.mark.parametrize(("often", "equal"), [(0.0, True), (1.0, False)])
 def test_who_never_asks_memory_does_not_learn_from_it(often, equal):
     first, second = (loss_with_two_memories(p_ask=often, fixed_beta=beta) for beta in (0.1, 0.9))
     assert (first == second) == equal
@@ -257,11 +260,11 @@ BLANK = TimeStep(jnp.ones((1, 2)), jnp.zeros(1), jnp.zeros(1, bool), jnp.zeros(1
 GREEDY = {"epsilon_start": 0.0, "epsilon_end": 0.0, "p_refine": 0.0}
 
 
-def of_two_minds(agent):
-    """A state of MBEC++ in which Q_theta is (2, 4) and Q_MBEC (10, 0): these are rewards, and the memory is empty."""
+def of_two_minds(agent, favourite=0):
+    """A state of MBEC++ in which Q_theta is (2, 4), and Q_MBEC 10 for the favourite and 0 else: rewards, and the memory is empty."""
     network = constant(by_hand(agent).life.mind.reward.network, [0.0])
     network = eqx.tree_at(lambda mlp: (mlp.layers[0].weight, mlp.layers[1].weight), network, replace_fn=lambda x: x.at[0, 0].set(10.0))
-    network = eqx.tree_at(lambda mlp: mlp.layers[0].weight, network, jnp.zeros((4, 4)).at[0, 2].set(1.0))
+    network = eqx.tree_at(lambda mlp: mlp.layers[0].weight, network, jnp.zeros((4, 4)).at[0, 2 + favourite].set(1.0))
     state = by_hand(agent, reward=network)
     mind = state.life.mind
     return state._replace(life=state.life._replace(mind=mind._replace(memory=mind.memory._replace(written=jnp.int32(0)))))
@@ -286,6 +289,37 @@ def test_memory_decides_as_often_as_it_is_asked(often):
     plays = jax.vmap(lambda key: agent.play(state, SPEC, BLANK.observation, jnp.array([True]), key)[1])(keys)
     for actions in (acts, plays):
         assert float(jnp.mean(actions == 0)) == pytest.approx(often, abs=0.03)
+    asks = jax.vmap(lambda key: agent.asks(key, 4)[:, 0])(keys)
+    assert float(jnp.mean(jnp.all(asks == asks[:, :1], axis=1))) == pytest.approx(often**4 + (1 - often) ** 4, abs=0.03)  # each its own
+
+
+def test_a_memory_that_is_not_asked_is_not_heard():
+    agent = MBECpp(**TINY, **GREEDY, p_ask=0.0, centred=True)
+    _, action, metrics = agent.act(of_two_minds(agent, favourite=1), SPEC, BLANK, jnp.int32(0), jax.random.key(0))
+    assert (action.tolist(), float(metrics["value"])) == ([1], 4.0)
+    assert float(metrics["episodic"]) == 1.0  # what it would have said is told all the same
+    _, _, metrics = agent.act(by_hand(agent), SPEC, BLANK, jnp.int32(0), jax.random.key(0))
+    assert float(metrics["value"]) == 4.0  # nor is its level
+
+
+class Consulted(Exception):
+    """Ends an update where the memory would be asked."""
+
+
+def test_both_sides_of_a_td_error_ask_memory_by_lots_of_their_own(monkeypatch):
+    agent = MBECpp(**TINY, p_ask=0.3, p_read=0.5, updates=2_000, learn_start=1)
+    state, replay = several_steps(agent)
+    state = state._replace(life=state.life._replace(replay=replay))
+
+    def consult(self, state, spec, first, last, ahead, optimistic, asked):
+        raise Consulted(ahead.reward.reshape(self.updates, -1)[:, 0] > 1, optimistic, *asked.T)
+
+    monkeypatch.setattr(MBECpp, "consult", consult)
+    with jax.disable_jit(), pytest.raises(Consulted) as seen:
+        agent.learn(state, SPEC, jnp.int32(2), jax.random.key(1))
+    drawn = np.array(seen.value.args, float)  # which step it is of, the rule of reading, and both sides
+    np.testing.assert_allclose(drawn.mean(axis=1), [0.5, 0.5, 0.3, 0.3], atol=0.04)
+    np.testing.assert_allclose(np.corrcoef(drawn), np.eye(4), atol=0.1)
 
 
 @pytest.mark.parametrize(("by_target", "chosen", "value"), [(False, 1, 4.0), (True, 0, 3.0)])

@@ -102,10 +102,11 @@ class MBECpp(Episodic, Bootstrapping):
     fixed_beta: Probability | None = None
     """the weight of the episodic value; learnt from the trajectory where not given"""
     q_chooses: bool = False
-    """whether the Q-network alone chooses the next action in TD targets; else, of many actions whose memories are noisy, the noisiest is
-    chosen and believed"""
-    p_ask: Probability = 1.0
-    """probability that the memory is asked in a decision, and on either side of the TD errors of a batch; else the Q-network says all"""
+    """whether in TD targets the Q-network (with `double` the newest, else its copy) chooses the next action alone, and memory only helps to
+    value it"""
+    p_ask: Probability | None = None
+    """probability that memory is asked in a decision, and on either side of the TD errors of a batch; always where not given. Where it is
+    not asked, the Q-network says all"""
 
     def __post_init__(self):
         super().__post_init__()
@@ -141,9 +142,9 @@ class MBECpp(Episodic, Bootstrapping):
         life, happened = take_in(self, state.life, spec, timestep, step, gist)
         mind, tau, plan, q_mbec = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
         beta = self.beta(semantic, tau.h)
-        q_episodic = beta[:, None] * (q_mbec - self.level(life.mind)) * self.asks(key, spec.envs)
+        q_episodic = beta[:, None] * (q_mbec - self.level(life.mind))
         q_semantic = self.values(semantic, found, tau.h)
-        q = choosable(spec, q_episodic + q_semantic)  # Eq. 7
+        q = choosable(spec, q_episodic * self.asks(key, spec.envs) + q_semantic)  # Eq. 7
         chance = epsilon(self, spec, step)
         action = explore(q, chance, lots[1 + spec.envs :].reshape(2, -1))
         mind = episodic.advance(mind, tau, plan, action, happened.done)
@@ -167,7 +168,7 @@ class MBECpp(Episodic, Bootstrapping):
             ahead = rp.look_ahead(replay.transition, step, self.multi_step, self.gamma, lots[:, 1 : 1 + self.batch].ravel())
             first, last = (self.drawn(replay, place) for place in (ahead.first, ahead.last))
             p_read = self.p_read if self.p_read_learning is None else self.p_read_learning
-            asked = lots[:, 1 + self.batch :] < self.p_ask if self.p_ask < 1 else None
+            asked = None if self.p_ask is None else lots[:, 1 + self.batch :] < self.p_ask
             return self.consult(state, spec, first, last, ahead, episodic.is_optimistic(p_read, lots[:, 0]), asked)
 
         def update(learnt, found):
@@ -180,7 +181,7 @@ class MBECpp(Episodic, Bootstrapping):
             return (*learnt, *rewards), (error, reward_error)
 
         before, nothing = (state.semantic, state.optimiser, past.reward, past.reward_optimiser), (jnp.zeros(()), jnp.zeros(()))
-        lots = 1 + self.batch + 2 * (self.p_ask < 1)
+        lots = 1 + self.batch + 2 * (self.p_ask is not None)
         learnt, losses = lax.cond(
             due(self, spec, step), lambda: repeated(self, prepare, update, before, key, lots), lambda: (before, nothing)
         )
@@ -302,7 +303,7 @@ class MBECpp(Episodic, Bootstrapping):
 
     def asks(self, key: Key[Array, ""], decisions: int) -> Bool[Array, "B 1"] | float:
         """Whether each decision asks the memory."""
-        return 1.0 if self.p_ask == 1 else jax.random.bernoulli(jax.random.fold_in(key, 2), self.p_ask, (decisions, 1))
+        return 1.0 if self.p_ask is None else jax.random.bernoulli(jax.random.fold_in(key, 2), self.p_ask, (decisions, 1))
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
         found, gist = self.look(state, shown(self, spec, observation))

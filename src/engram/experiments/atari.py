@@ -106,6 +106,10 @@ def weights(found: Found) -> Sequence[Test]:
     return [compare("learnt weight, best fixed one", [learnt[seed] for seed in seeds], [best[seed] for seed in seeds])]
 
 
+OURS = ("act_by_target", "double", "q_chooses")
+"""switches that the paper's agents have not, which runs may have (docs/atari.md)"""
+
+
 def card(found: Found) -> list[list[str]]:
     """How the runs came about."""
     rows = found.numbers["shown"]
@@ -116,6 +120,7 @@ def card(found: Found) -> list[list[str]]:
         ["agent steps", " and ".join(f"{steps:,}" for steps in budgets)],
         ["emulator frames", " and ".join(f"{steps * SKIP:,}" for steps in budgets)],
         ["runs", found.numbers["state"]],
+        ["otherwise than the paper", ", ".join(name for name in OURS if any(row["options"].get(name) for row in rows)) or "–"],
         ["score", f"mean of {TEST_GAMES} test games; {campaign.judged(rows)}"],
         ["trained on", machines(rows)],
         ["all of them", "`results/atari/README.md`"],

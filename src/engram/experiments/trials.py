@@ -113,7 +113,7 @@ def changed(trial: dict[str, Any]) -> str:
 
 def cell(runs: list[dict[str, Any]]) -> str:
     """Of the seeds of a game."""
-    ends = {name: [run[name][-PARTS // 4 :] for run in runs] for name in ("score", "value", "earned")}
+    ends = {name: [run[name][-(len(run[name]) // 4) :] for run in runs] for name in ("score", "value", "earned")}
     told = {
         name: [np.mean([x for x in end if x is not None]) for end in of if any(x is not None for x in end)] for name, of in ends.items()
     }
