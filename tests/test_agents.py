@@ -721,9 +721,8 @@ def trained(agent, *stretches):
     [
         ("dqn", {}),
         ("dqn", {"double": True, "multi_step": 3}),
-        ("mbec++", {}),
+        ("mbec++", {"q_chooses": True, "p_ask": 0.5}),
         ("mbec++", {"double": True, "multi_step": 3, "centred": True, "reward_sees_trajectory": True}),
-        ("mbec++", {"double": True, "q_chooses": True, "p_ask": 0.5}),
     ],
 )
 def test_two_updates_in_an_iteration_are_one_after_another(name, options):

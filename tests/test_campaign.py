@@ -317,18 +317,18 @@ def test_trials_are_trained_kept_and_told(tmp_path, small, monkeypatch):
     how = {"games": ("pong", "breakout"), "seeds": 2, "steps": 160, "out": tmp_path / "trials.json", "scratch": tmp_path / "scratch"}
     with pytest.raises(EngramError, match="has no option 'gama'"):
         trials.Run("dqn", set=("gama=0.5",), **how)()
-    for change in ("gamma=0.5", "double=true"):
-        trials.Run("dqn", set=(change,), **how)()
+    trials.Run("dqn", set=("gamma=0.5", "double=true"), **how)()
+    (trial,) = json.loads(how["out"].read_text())
+    assert (trial["options"]["gamma"], trial["options"]["double"], trial["emulator_frames"]) == (0.5, True, 640)
+    assert [(run["game"], run["seed"]) for run in trial["runs"]] == [("pong", 100), ("breakout", 100), ("pong", 101), ("breakout", 101)]
+    assert all(run["steps"][-1] == 158 for run in trial["runs"])  # of forty points, each of four steps, the mean of the last two
+    assert all(len(run[name]) == 20 and run[name][-1] is not None for run in trial["runs"] for name in ("score", "value", "earned"))
+    trials.Run("dqn", set=("double=true", "gamma=0.5"), **how | {"seeds": 1, "games": ("pong",), "steps": 16})()
     found = json.loads(how["out"].read_text())
-    assert [(trial["options"]["gamma"], trial["options"]["double"], trial["emulator_frames"]) for trial in found] == [
-        (0.5, False, 640),
-        (0.99, True, 640),
+    assert found[0] == trial
+    assert [line.split(" | ")[1:3] for line in trials.table(found).splitlines()[2:]] == [
+        ["gamma 0.5, double True", steps] for steps in ("160", "16")
     ]
-    for trial in found:
-        assert [(run["game"], run["seed"]) for run in trial["runs"]] == [("pong", 100), ("breakout", 100), ("pong", 101), ("breakout", 101)]
-        assert all(run["steps"][-1] == 158 for run in trial["runs"])  # of forty points, each of four steps, the mean of the last two
-        assert all(len(run[name]) == 20 and run[name][-1] is not None for run in trial["runs"] for name in ("score", "value", "earned"))
-    assert [line.split(" | ")[1:3] for line in trials.table(found).splitlines()[2:]] == [["gamma 0.5", "160"], ["double True", "160"]]
 
 
 def test_a_trial_is_told_by_the_last_quarter_of_each_seed():
