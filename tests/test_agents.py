@@ -302,7 +302,7 @@ def test_a_memory_that_is_not_asked_is_not_heard():
     assert float(metrics["value"]) == 4.0  # nor is its level
 
 
-class Consulted(Exception):
+class Asked(Exception):
     """Ends an update where the memory would be asked."""
 
 
@@ -312,10 +312,10 @@ def test_both_sides_of_a_td_error_ask_memory_by_lots_of_their_own(monkeypatch):
     state = state._replace(life=state.life._replace(replay=replay))
 
     def consult(self, state, spec, first, last, ahead, optimistic, asked):
-        raise Consulted(ahead.reward.reshape(self.updates, -1)[:, 0] > 1, optimistic, *asked.T)
+        raise Asked(ahead.reward.reshape(self.updates, -1)[:, 0] > 1, optimistic, *asked.T)
 
     monkeypatch.setattr(MBECpp, "consult", consult)
-    with jax.disable_jit(), pytest.raises(Consulted) as seen:
+    with jax.disable_jit(), pytest.raises(Asked) as seen:
         agent.learn(state, SPEC, jnp.int32(2), jax.random.key(1))
     drawn = np.array(seen.value.args, float)  # which step it is of, the rule of reading, and both sides
     np.testing.assert_allclose(drawn.mean(axis=1), [0.5, 0.5, 0.3, 0.3], atol=0.04)

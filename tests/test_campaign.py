@@ -315,8 +315,12 @@ def test_trials_are_trained_kept_and_told(tmp_path, small, monkeypatch):
     monkeypatch.setattr("engram.tasks.atari.Arcade.machine", lambda self, count, *_, **__: Drift(count))
     monkeypatch.setattr("engram.tasks.atari._actions", lambda game: 2)
     how = {"games": ("pong", "breakout"), "seeds": 2, "steps": 160, "out": tmp_path / "trials.json", "scratch": tmp_path / "scratch"}
+    assert trials.known(how["out"]) == []
     with pytest.raises(EngramError, match="has no option 'gama'"):
         trials.Run("dqn", set=("gama=0.5",), **how)()
+    (tmp_path / "torn.json").write_text("[{")
+    with pytest.raises(EngramError, match="mend it, or name another file"):  # before anything is trained
+        trials.Run("dqn", **how | {"out": tmp_path / "torn.json", "minutes": -1.0})()
     trials.Run("dqn", set=("gamma=0.5", "double=true"), **how)()
     (trial,) = json.loads(how["out"].read_text())
     assert (trial["options"]["gamma"], trial["options"]["double"], trial["emulator_frames"]) == (0.5, True, 640)

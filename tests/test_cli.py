@@ -117,9 +117,9 @@ def test_the_command_line_and_python_have_the_same_usual_preset(monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     main(["train", "mbec++", "cartpole", "--seeds", "1", "--steps", "40", "--out", "run"])
     engram.train("mbec++", "cartpole", seeds=1, steps=40, out=tmp_path / "other")
-    for run in ("run", "other"):
-        options = json.loads((tmp_path / run / "config.json").read_text())["options"]
-        assert options["multi_step"] == make("mbec++", "engram").multi_step != make("mbec++", "paper").multi_step
+    one, other = (json.loads((tmp_path / run / "config.json").read_text())["options"] for run in ("run", "other"))
+    assert one == other
+    assert one["multi_step"] == make("mbec++", "engram").multi_step != make("mbec++", "paper").multi_step
 
 
 def test_the_help_fits_one_screen(capsys):

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
+from engram.errors import EngramError
 from engram.experiments import campaign
 from engram.experiments.campaign import CURVES, SHORT, Job
 from engram.experiments.research import parse
@@ -50,6 +51,7 @@ class Run:
 
     def __call__(self) -> None:
         until = deadline(self.minutes)
+        known(self.out)  # which is better said before the training than after it
         jobs = [Job(self.agent, game, self.steps, FIRST_SEED + seed) for seed in range(self.seeds) for game in self.games]
         agent = replace(campaign.agent_of(jobs[0]), **dict(map(parse, self.set)))
         spec, tasks = campaign.joint(agent, jobs), [find(f"atari:{job.game}", job.steps) for job in jobs]
@@ -66,9 +68,16 @@ class Run:
                 for r, job in enumerate(jobs)
             ],
         }
-        found = json.loads(self.out.read_text()) if self.out.exists() else []
         with replacing(self.out) as file:
-            file.write(written([*found, trial | describe_machine()]).encode())
+            file.write(written([*known(self.out), trial | describe_machine()]).encode())
+
+
+def known(file: Path) -> list[dict[str, Any]]:
+    """The trials so far."""
+    try:
+        return json.loads(file.read_text()) if file.exists() else []
+    except ValueError as error:
+        raise EngramError(f"{file} cannot be read ({error}): mend it, or name another file with --out.") from error
 
 
 def shortened(points: list[float]) -> list[float | None]:
@@ -88,7 +97,7 @@ class Report:
     out: Path = TRIALS
 
     def __call__(self) -> None:
-        print(table(json.loads(self.out.read_text())))
+        print(table(known(self.out)))
 
 
 def table(trials: list[dict[str, Any]]) -> str:
