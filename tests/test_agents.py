@@ -768,6 +768,13 @@ def test_large_target_copies_are_renewed_by_a_branch():
             assert [float(renewed(agent, spec, jnp.int32(step), new, old)["q"][0]) for step in range(7)] == expected
 
 
+def test_target_copies_that_follow_go_a_part_of_the_way_with_each_update():
+    new, old = {"q": jnp.full(2, 8.0)}, {"q": jnp.zeros(2)}
+    for updates, learns, expected in ((1, 0, 2.0), (2, 0, 3.5), (2, 9, 0.0)):  # 8 (1 - 0.75^updates); nothing where nothing is learnt
+        agent = DQN(target_rate=0.25, updates=updates, learn_start=max(1, learns * SPEC.envs))
+        assert float(renewed(agent, SPEC, jnp.int32(8), new, old)["q"][0]) == expected
+
+
 @pytest.mark.parametrize("name", ["dqn", "mbec++"])
 def test_an_iteration_of_two_updates_counts_twice_for_the_target_copies(name):
     agent = make(name, "paper", **({"batch": 8, "hidden": 8, "target_every": 10, "learn_start": 1} | (SMALL if name == "mbec++" else {})))

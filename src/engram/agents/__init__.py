@@ -69,8 +69,7 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         "for Atari, as the paper has it but for who chooses (docs/atari.md); for mfec and nec after their own papers; there the default",
         {
             "dqn": _ATARI,
-            "mbec++": _ATARI
-            | {"neighbours": 7, "chunk": 100, "slots": 50_000, "models_stop": 5_000_000, "q_chooses": True, "p_ask": 0.2},
+            "mbec++": _ATARI | {"neighbours": 7, "chunk": 100, "slots": 50_000, "models_stop": 5_000_000, "q_chooses": True, "p_ask": 0.2},
             "mfec": {"clip_rewards": False, "gamma": 1.0, "epsilon_end": 0.005},
             "nec": {"clip_rewards": False, "hidden": 512, "learn_every": 1, "learn_start": 5_000, "learning_rate": 1e-4}
             | {"epsilon_end": 0.001, "epsilon_decay": 1e4},

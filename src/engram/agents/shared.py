@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 from engram import replay as rp
 from engram.errors import EngramError
 from engram.networks import CONVOLUTIONS, MLP, Seeing, Vision, choosable, encode, width
-from engram.options import Count, Positive, Probability, check_all
+from engram.options import Count, Positive, Probability, Share, check_all
 from engram.types import Spec, TimeStep
 
 
@@ -92,6 +92,8 @@ class Bootstrapping(TemporalDifference):
     """n, rewards that a TD target gathers before it is estimated"""
     double: bool = False
     """whether the network chooses the next action and its target copy only values it (double Q-learning)"""
+    target_rate: Share | None = None
+    """the part of the way that target copies go towards the networks with each update, instead of all of it now and then"""
     act_by_target: bool = False
     """whether actions are chosen by the target copies, which stay as they are for a while; else all updates of an iteration lie between
     two actions of an environment, and change its mind"""
@@ -231,6 +233,9 @@ def every(period: int, step: Int[Array, ""], new: PyTree, old: PyTree) -> PyTree
 
 def renewed(options: Bootstrapping, spec: Spec, step: Int[Array, ""], new: PyTree, old: PyTree) -> PyTree:
     """The target copies of networks. Those that see images are large: to branch costs less than to read both."""
+    if options.target_rate is not None:
+        part = jnp.where(due(options, spec, step), 1 - (1 - options.target_rate) ** options.updates, 0.0)
+        return jax.tree.map(lambda a, b: b + part * (a - b), new, old)
     period = max(1, options.target_every // options.updates)
     return lax.cond(step % period == 0, lambda: new, lambda: old) if spec.stack else every(period, step, new, old)
 

@@ -106,8 +106,8 @@ def weights(found: Found) -> Sequence[Test]:
     return [compare("learnt weight, best fixed one", [learnt[seed] for seed in seeds], [best[seed] for seed in seeds])]
 
 
-OURS = ("act_by_target", "double", "q_chooses")
-"""switches that the paper's agents have not, which runs may have (docs/atari.md)"""
+OURS = ("act_by_target", "double", "q_chooses", "p_ask")
+"""options that the paper's agents have not, which runs may have (docs/atari.md)"""
 
 
 def card(found: Found) -> list[list[str]]:
