@@ -315,6 +315,7 @@ def test_trials_are_trained_kept_and_told(tmp_path, small, monkeypatch):
     monkeypatch.setattr("engram.tasks.atari.Arcade.machine", lambda self, count, *_, **__: Drift(count))
     monkeypatch.setattr("engram.tasks.atari._actions", lambda game: 2)
     how = {"games": ("pong", "breakout"), "seeds": 2, "steps": 160, "out": tmp_path / "trials.json", "scratch": tmp_path / "scratch"}
+    how |= {"validations": 2}
     assert trials.known(how["out"]) == []
     with pytest.raises(EngramError, match="has no option 'gama'"):
         trials.Run("dqn", set=("gama=0.5",), **how)()
@@ -327,7 +328,8 @@ def test_trials_are_trained_kept_and_told(tmp_path, small, monkeypatch):
     assert [(run["game"], run["seed"]) for run in trial["runs"]] == [("pong", 100), ("breakout", 100), ("pong", 101), ("breakout", 101)]
     assert all(run["steps"][-1] == 158 for run in trial["runs"])  # of forty points, each of four steps, the mean of the last two
     assert all(len(run[name]) == 20 and run[name][-1] is not None for run in trial["runs"] for name in ("score", "value", "earned"))
-    trials.Run("dqn", set=("double=true", "gamma=0.5"), **how | {"seeds": 1, "games": ("pong",), "steps": 16})()
+    assert all(len(run["validation"]) == 2 and np.isfinite(run["validation"]).all() for run in trial["runs"])
+    trials.Run("dqn", set=("double=true", "gamma=0.5"), **how | {"seeds": 1, "games": ("pong",), "steps": 16, "validations": 0})()
     found = json.loads(how["out"].read_text())
     assert found[0] == trial
     assert [line.split(" | ")[1:3] for line in trials.table(found).splitlines()[2:]] == [
@@ -339,5 +341,6 @@ def test_a_trial_is_told_by_the_last_quarter_of_each_seed():
     first = {"score": [9.0] * 15 + [None, 2.0, 4.0, None, None], "value": [0.0] * 15 + [1.0] * 5, "earned": [0.0] * 15 + [0.5] * 5}
     second = {"score": [9.0] * 15 + [5.0] * 5, "value": [0.0] * 15 + [2.0] * 5, "earned": [0.0] * 15 + [0.3] * 5}
     assert trials.cell([first, second]) == "4.0 (1.5, 0.4)"
+    assert trials.cell([first | {"validation": [9.0, 300.0]}, second | {"validation": [9.0, 400.0]}]) == "4.0, 350 (1.5, 0.4)"
     assert trials.cell([second | {"score": [1.0] * 15 + [None] * 5}]) == "–"  # no game was over
     assert trials.shortened([1.0, float("nan")] * 15 + [float("nan"), float("nan")] * 5) == [1.0] * 15 + [None] * 5

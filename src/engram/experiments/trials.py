@@ -1,11 +1,11 @@
-"""Single changes of agents on Atari, tried before a campaign: some games and seeds in one program, training alone.
+"""Single changes of agents on Atari, tried before a campaign: some games and seeds in one program.
 
     python -m engram.experiments.trials run mbec++ --set q_chooses=false p_ask=0.2
     python -m engram.experiments.trials report
 
 `run` trains the preset `atari` with changed options, otherwise like the campaign's short runs, on seeds that no reported result uses, and
-adds what it finds to results/atari-trials.json. `report` prints a table: of each game the mean score in the last quarter of training and,
-in brackets, what the agent expected and what it earned.
+adds what it finds to results/atari-trials.json. `report` prints a table: of each game the mean score in the last quarter of training,
+then that of whole games by the policies of the end, as they are frozen, and in brackets what the agent expected and what it earned.
 """
 
 import json
@@ -43,6 +43,8 @@ class Run:
     seeds: int = 2
     steps: int = SHORT
     """agent steps, of four emulator frames each"""
+    validations: int = 1
+    """how often policies are frozen and play ten whole games, the last time in the end; 0 for never"""
     out: Path = TRIALS
     minutes: float = 60.0
     """stop, and save, after so many; the same command goes on"""
@@ -55,7 +57,11 @@ class Run:
         jobs = [Job(self.agent, game, self.steps, FIRST_SEED + seed) for seed in range(self.seeds) for game in self.games]
         agent = replace(campaign.agent_of(jobs[0]), **dict(map(parse, self.set)))
         spec, tasks = campaign.joint(agent, jobs), [find(f"atari:{job.game}", job.steps) for job in jobs]
-        scores, seconds = train(f"trial {self.agent}", agent, tasks, [job.seed for job in jobs], self.scratch, until, spec=spec)
+        seeds = [job.seed for job in jobs]
+        best = campaign.Best(agent, spec, tasks, seeds, self.validations) if self.validations > 0 else None
+        scores, seconds = train(f"trial {self.agent}", agent, tasks, seeds, self.scratch, until, spec=spec, beside=best)
+        if best is not None:
+            best.judge.close()
         trial = {
             "agent": self.agent,
             "options": campaign.options(agent),
@@ -65,6 +71,7 @@ class Run:
             "runs": [
                 {"game": job.game, "seed": job.seed}
                 | {name: shortened(points) for name, points in campaign.curve(scores, r, spec.envs).items()}
+                | ({} if best is None else {"validation": best.past[1:, r].tolist()})
                 for r, job in enumerate(jobs)
             ],
         }
@@ -129,7 +136,9 @@ def cell(runs: list[dict[str, Any]]) -> str:
     if not all(told.values()):
         return "–"
     score, value, earned = (float(np.mean(means)) for means in told.values())
-    return f"{score:,.{1 if abs(score) < 100 else 0}f} ({value:.1f}, {earned:.1f})"
+    frozen = [run["validation"][-1] for run in runs if run.get("validation")]
+    scores = [score, *([float(np.mean(frozen))] if frozen else [])]
+    return f"{', '.join(f'{x:,.{1 if abs(x) < 100 else 0}f}' for x in scores)} ({value:.1f}, {earned:.1f})"
 
 
 if __name__ == "__main__":
