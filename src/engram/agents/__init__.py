@@ -66,7 +66,7 @@ PRESETS: dict[str, tuple[str, dict[str, dict[str, Any]]]] = {
         },
     ),
     "atari": (
-        "for Atari, as the paper has it but for who chooses (docs/atari.md); for mfec and nec after their own papers; there the default",
+        "for Atari, as the paper has it but for what docs/atari.md says; for mfec and nec after their own papers; there the default",
         {
             "dqn": _ATARI,
             "mbec++": _ATARI | {"neighbours": 7, "chunk": 100, "slots": 50_000, "models_stop": 5_000_000, "q_chooses": True, "p_ask": 0.2},
