@@ -1,6 +1,7 @@
 """Exact K nearest neighbours by Euclidean distance, among the filled slots of a table: the search behind every episodic memory."""
 
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,9 +36,14 @@ def nearest(
     return portable(keys, filled, queries, k)
 
 
+def named_device() -> Any:
+    """The one that programs are to be compiled for, if any was named."""
+    return jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def platform() -> str:
     """Of the device that programs are compiled for."""
-    device = jax.config.jax_default_device
+    device = named_device()
     return device.platform if isinstance(device, jax.Device) else device or jax.default_backend()
 
 

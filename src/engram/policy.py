@@ -49,7 +49,7 @@ class Policy:
         """The actions for a batch of observations, both as agents see them; with probability epsilon any."""
         # Another number of environments than before can only be other environments, where episodes begin.
         known = self._first is not None and np.size(self._first) in (1, len(batch))
-        first = np.broadcast_to(self._first, len(batch)) if known else np.ones(len(batch), bool)
+        first = np.broadcast_to(np.asarray(self._first), len(batch)) if known else np.ones(len(batch), bool)
         key = jax.random.fold_in(self._key, self._step)
         self.state, actions = _play(self.agent, self.spec, epsilon)(self.state, batch.astype(self.spec.dtype), first, key)
         self._step += 1

@@ -9,6 +9,8 @@ from typing import Any
 
 import jax
 
+from engram.nearest import named_device
+
 
 def describe_machine() -> dict[str, Any]:
     """Versions, commit and device: what a published number must name."""
@@ -38,7 +40,7 @@ def memory_in_use() -> int | None:
 
 def _device() -> Any:
     """The one that computes."""
-    return jax.config.jax_default_device or jax.devices()[0]
+    return named_device() or jax.devices()[0]
 
 
 def _version(package: str) -> str | None:

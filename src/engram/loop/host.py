@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from engram.errors import EngramError
 from engram.loop.packing import Arrays, InPlace, Packing, joined, parted
 from engram.loop.program import Carry, Options, Program, means
-from engram.nearest import platform
+from engram.nearest import named_device, platform
 from engram.tasks import Task
 from engram.tasks.checks import in_brief, reset_fault, step_fault
 from engram.types import Agent, Spec, TimeStep
@@ -41,7 +41,7 @@ class Host:
         self.program = Program(agent, spec, len(seeds), options, allowed)
         self.packing = Packing(self._shape())
         self._act, self._learn = InPlace(self._packed_act), InPlace(self._packed_learn)
-        self.device = jax.config.jax_default_device
+        self.device = named_device()
         self.aside = ThreadPoolExecutor(1) if platform() == "gpu" else None
         self.envs: list[list[gym.Env]] = []
         self.places = [(r, e) for r in range(len(self.seeds)) for e in range(spec.envs)]
@@ -242,7 +242,7 @@ class Host:
             seen = self._repeat(place)
             if not self.taken[place]:
                 self.timestep.observation[place] = seen
-            elif not np.array_equal(seen, self.timestep.observation[place]):
+            elif seen is None or not np.array_equal(seen, self.timestep.observation[place]):
                 # An environment that does not repeat itself cannot be brought back.
                 self._cut(place, self.timestep.reward[place])
                 self.timestep.observation[place] = self._reset(place)

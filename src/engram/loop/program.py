@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, get_type_hints
 
 import jax
@@ -118,9 +119,19 @@ class Program:
         keys = jax.vmap(lambda seed: Keys(*jax.random.split(jax.random.key(seed), len(Keys._fields))))(seeds)
         states = jax.vmap(lambda options, key: self._agent(options).init(key, self.spec))(self.options, keys.birth)
         none = jnp.zeros((), jnp.int32)
-        carry = Carry(states, keys, {}, none, none, jnp.zeros((runs, self.spec.envs)))
-        names = jax.eval_shape(lambda carry: self.act(carry, self.blank(runs))[0].sums | self.learn(carry).sums, carry)
-        return carry._replace(sums={name: jnp.zeros(runs) for name in names})
+        return Carry(states, keys, {name: jnp.zeros(runs) for name in self.names}, none, none, jnp.zeros((runs, self.spec.envs)))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Of the metrics, by what one run would tell: its functions are traced for that once, which takes seconds."""
+
+        def told(options, allowed, key, timestep, weight):
+            state, _, first, _ = self._act(options, allowed, self._agent(options).init(key, self.spec), key, timestep, weight, jnp.int32(0))
+            return first | self._learn(options, allowed, state, key, jnp.int32(0))[1]
+
+        weight = jnp.zeros((1, self.spec.envs))
+        runs = self.options, self.allowed, jax.random.split(jax.random.key(0), 1), self.blank(1), weight
+        return list(jax.eval_shape(told, *jax.tree.map(lambda x: x[0], runs)))
 
     def blank(self, runs: int) -> TimeStep:
         shape = (runs, self.spec.envs)
@@ -129,22 +140,25 @@ class Program:
         return TimeStep(seen, jnp.zeros(shape), jnp.zeros(shape, bool), jnp.zeros(shape, bool), final)
 
     def act(self, carry: Carry, timestep: TimeStep) -> tuple[Carry, Int[Array, "R E"]]:
-        def one(options, allowed, state, key, timestep, weight):
-            agent = self._agent(options)
-            state, action, metrics = agent.act(state, self._spec(allowed), timestep, carry.step, jax.random.fold_in(key, carry.step))
-            weight, earned = earn(getattr(agent, "gamma", 0.0), weight, timestep)
-            return state, action, metrics | ({"earned": earned} if "value" in metrics else {}), weight
-
         runs = self.options, self.allowed, carry.agent, carry.keys.act, timestep, carry.weight
-        state, action, metrics, weight = jax.vmap(one)(*runs)
+        state, action, metrics, weight = jax.vmap(self._act, (*[0] * len(runs), None))(*runs, carry.step)
         return carry._replace(agent=state, sums=_add(carry.sums, metrics), weight=weight), action
 
-    def learn(self, carry: Carry) -> Carry:
-        def one(options, allowed, state, key):
-            return self._agent(options).learn(state, self._spec(allowed), carry.step, jax.random.fold_in(key, carry.step))
+    def _act(self, options, allowed, state, key, timestep, weight, step):
+        """One run."""
+        agent = self._agent(options)
+        state, action, metrics = agent.act(state, self._spec(allowed), timestep, step, jax.random.fold_in(key, step))
+        weight, earned = earn(getattr(agent, "gamma", 0.0), weight, timestep)
+        return state, action, metrics | ({"earned": earned} if "value" in metrics else {}), weight
 
-        state, metrics = jax.vmap(one)(self.options, self.allowed, carry.agent, carry.keys.learn)
+    def learn(self, carry: Carry) -> Carry:
+        runs = self.options, self.allowed, carry.agent, carry.keys.learn
+        state, metrics = jax.vmap(self._learn, (*[0] * len(runs), None))(*runs, carry.step)
         return carry._replace(agent=state, sums=_add(carry.sums, metrics), since=carry.since + 1, step=carry.step + 1)
+
+    def _learn(self, options, allowed, state, key, step):
+        """One run."""
+        return self._agent(options).learn(state, self._spec(allowed), step, jax.random.fold_in(key, step))
 
 
 def earn(gamma: float | Float[Array, ""], weight: Float[Array, "E"], timestep: TimeStep) -> tuple[Float[Array, "E"], Float[Array, ""]]:
