@@ -166,6 +166,18 @@ def test_metrics_are_means_since_they_were_last_asked():
     assert driver.metrics()["step"].tolist() == [4.5, 4.5]
 
 
+@pytest.mark.parametrize("kind", [loop.Scan, loop.Host])
+def test_an_agent_is_traced_once_for_its_metrics_and_once_to_run(kind, monkeypatch):
+    """To trace MBEC++ takes seconds, and who saves or checks sizes asks for shapes again and again."""
+    traced, learn = [], DQN.learn
+    monkeypatch.setattr(DQN, "learn", lambda *given: (traced.append(None), learn(*given))[1])
+    task, shape = (CART, (4,)) if kind is loop.Scan else (tape_task(), (2,))
+    driver, _ = run(kind, DQN(hidden=8, batch=4), [task] * 2, [1, 2], Spec(shape, 2, iterations=3))
+    assert driver.template() is not None
+    assert set(driver.metrics()) == {"epsilon", "value", "earned", "td_loss"}
+    assert len(traced) == 2
+
+
 def test_what_is_earned_is_the_mean_return_from_each_step_on():
     gamma, steps, rng = 0.9, 60, np.random.default_rng(3)
     rewards, ends = rng.normal(size=(steps, 2)).astype(np.float32), rng.random((2, steps, 2)) < 0.1
