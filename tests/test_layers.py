@@ -12,6 +12,7 @@ LAYERS = [
     "errors",
     "options",
     "types",
+    "devices",
     "native",
     "gpu",
     "nearest",

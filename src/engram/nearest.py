@@ -1,7 +1,6 @@
 """Exact K nearest neighbours by Euclidean distance, among the filled slots of a table: the search behind every episodic memory."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,7 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, Float, Int, Shaped
 
 from engram import gpu, native
+from engram.devices import platform
 from engram.gpu import BLOCK, SLIM
 
 SHORTEST = 4096
@@ -34,17 +34,6 @@ def nearest(
     if device == "gpu" and gpu.is_available(is_small):
         return (two_kernels if is_small else blockwise)(keys, filled, queries, k)
     return portable(keys, filled, queries, k)
-
-
-def named_device() -> Any:
-    """The one that programs are to be compiled for, if any was named."""
-    return jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def platform() -> str:
-    """Of the device that programs are compiled for."""
-    device = named_device()
-    return device.platform if isinstance(device, jax.Device) else device or jax.default_backend()
 
 
 def blockwise(

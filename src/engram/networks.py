@@ -14,7 +14,7 @@ from jax.core import eval_jaxpr
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Bool, Float, Key, PyTree, Shaped
 
-from engram.nearest import platform
+from engram.devices import platform
 from engram.types import Spec
 
 

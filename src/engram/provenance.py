@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from engram.nearest import named_device
+from engram.devices import named_device
 
 
 def describe_machine() -> dict[str, Any]:

@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from engram.devices import named_device, platform
 from engram.errors import EngramError
 from engram.loop.packing import Arrays, InPlace, Packing, joined, parted
 from engram.loop.program import Carry, Options, Program, means
-from engram.nearest import named_device, platform
 from engram.tasks import Task
 from engram.tasks.checks import in_brief, reset_fault, step_fault
 from engram.types import Agent, Spec, TimeStep

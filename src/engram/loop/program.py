@@ -119,19 +119,22 @@ class Program:
         keys = jax.vmap(lambda seed: Keys(*jax.random.split(jax.random.key(seed), len(Keys._fields))))(seeds)
         states = jax.vmap(lambda options, key: self._agent(options).init(key, self.spec))(self.options, keys.birth)
         none = jnp.zeros((), jnp.int32)
-        return Carry(states, keys, {name: jnp.zeros(runs) for name in self.names}, none, none, jnp.zeros((runs, self.spec.envs)))
+        sums = {name: jnp.zeros(runs) for name in self.metric_names}
+        return Carry(states, keys, sums, none, none, jnp.zeros((runs, self.spec.envs)))
 
     @cached_property
-    def names(self) -> list[str]:
-        """Of the metrics, by what one run would tell: its functions are traced for that once, which takes seconds."""
+    def metric_names(self) -> list[str]:
+        """By what one run would tell. Kept, since to trace an agent can take seconds."""
 
-        def told(options, allowed, key, timestep, weight):
-            state, _, first, _ = self._act(options, allowed, self._agent(options).init(key, self.spec), key, timestep, weight, jnp.int32(0))
-            return first | self._learn(options, allowed, state, key, jnp.int32(0))[1]
+        def told():
+            options, allowed, timestep = jax.tree.map(lambda x: x[0], (self.options, self.allowed, self.blank(1)))
+            key, step = jax.random.key(0), jnp.int32(0)
+            state = self._agent(options).init(key, self.spec)
+            state, _, acting, _ = self._act(options, allowed, state, key, timestep, jnp.zeros(self.spec.envs), step)
+            _, learning = self._learn(options, allowed, state, key, step)
+            return acting | learning
 
-        weight = jnp.zeros((1, self.spec.envs))
-        runs = self.options, self.allowed, jax.random.split(jax.random.key(0), 1), self.blank(1), weight
-        return list(jax.eval_shape(told, *jax.tree.map(lambda x: x[0], runs)))
+        return list(jax.eval_shape(told))
 
     def blank(self, runs: int) -> TimeStep:
         shape = (runs, self.spec.envs)
