@@ -19,6 +19,7 @@ LAYERS = [
     "memory",
     "replay",
     "returns",
+    "schedule",
     "networks",
     "models",
     "standard",

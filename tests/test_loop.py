@@ -200,18 +200,33 @@ def test_agents_that_say_values_are_told_what_they_earned():
     assert "earned" not in run(loop.Scan, Random(), [CART], [0], CART_SPEC, 1)[0].metrics()
 
 
-def test_learning_in_a_thread_of_its_own_is_learning(monkeypatch):
-    """As where there is a GPU; on the device that was chosen."""
-    agent, tasks, spec = DQN(hidden=8, batch=4), [find("cartpole")] * 2, find("cartpole").spec(2, 40)
+@pytest.mark.parametrize("agent", [DQN(hidden=8, batch=4), MBECpp(**SMALL | {"chunk": 7}, learn_start=12)], ids=["dqn", "mbec++"])
+def test_learning_in_a_thread_of_its_own_is_learning(monkeypatch, agent):
+    """As where there is a GPU; on the device that was chosen, most steps by a program without branches."""
+    tasks, spec = [find("cartpole")] * 2, find("cartpole").spec(2, 40)
     with jax.default_device(jax.devices("cpu")[0]):
         plain, returns = run(loop.Host, agent, tasks, [3, 4], spec, 40)
         monkeypatch.setattr("engram.loop.host.platform", lambda: "gpu")
         aside, as_well = run(loop.Host, agent, tasks, [3, 4], spec, 40)
-    assert plain.aside is None
+    assert plain.aside is plain.usual is None
     assert aside.aside is not None
     np.testing.assert_array_equal(returns, as_well)
     for one, other in zip(plain.arrays, aside.arrays, strict=True):
-        np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_most_steps_are_learnt_from_without_branches(monkeypatch):
+    monkeypatch.setattr("engram.loop.host.platform", lambda: "gpu")
+    agent = MBECpp(**SMALL | {"chunk": 7}, learn_start=12)
+    driver = loop.Host(agent, [find("cartpole")], [3], find("cartpole").spec(1, 40))
+    driver.start()
+    assert driver.usual == (True, False)  # it learns from replay, not of trajectories
+    branching = []
+    learn = driver._learn
+    monkeypatch.setattr(driver, "_learn", lambda arrays: (branching.append(driver.iteration), learn(arrays))[1])
+    driver.advance(30)
+    # Before learning begins, and where a trajectory's chunk is full.
+    assert branching == [*range(12), 14, 21, 28]
 
 
 def test_what_fails_while_another_thread_learns_waits_for_it(monkeypatch):

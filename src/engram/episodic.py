@@ -3,7 +3,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +17,7 @@ from engram.models import RewardModel, Trajectory, TrajectoryModel
 from engram.networks import MLP, choosable, descend, draw, fresh, lived, optimiser
 from engram.options import Count, Positive, Probability
 from engram.replay import Transition
+from engram.schedule import when
 from engram.types import Spec
 
 
@@ -282,11 +283,11 @@ def train_trajectory(
         by_share = jax.tree.map(lambda x: x.reshape(shares, -1, *x.shape[1:]), of_envs)
         return lax.scan(one, learnt, (*by_share, jax.random.bernoulli(coin_key, options.p_recall, (shares,))))[0]
 
-    model, state, last = lax.cond((step % options.chunk == 0) & is_learning(options, spec, step), train, lambda: learnt)
+    model, state, last = when(lambda step: (step % options.chunk == 0) & is_learning(options, spec, step), step, train, lambda: learnt)
     return mind._replace(trajectory=model, trajectory_optimiser=state, recall_loss=last)
 
 
-def is_learning(options: Episodic, spec: Spec, step: Int[Array, ""]) -> Bool[Array, ""] | bool:
+def is_learning(options: Episodic, spec: Spec, step: Any) -> Any:
     """Whether trajectory and reward model still learn. The same for all runs."""
     return True if options.models_stop is None else step * spec.envs < options.models_stop
 

@@ -1,11 +1,11 @@
 """Deep Q-network (Mnih et al. 2015), as the paper's baseline: a ReLU network, a target copy, uniform replay."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
 from engram import replay as rp
@@ -26,6 +26,7 @@ from engram.agents.shared import (
 )
 from engram.networks import MLP, Seeing, choosable, descend, draw, optimiser
 from engram.returns import td_loss, td_target
+from engram.schedule import when
 from engram.types import Metrics, Spec, TimeStep
 
 
@@ -93,9 +94,8 @@ class DQN(Bootstrapping):
             return tuple(learnt), loss
 
         before, nothing = (state.q, state.optimiser), jnp.zeros(())
-        learnt, loss = lax.cond(
-            due(self, spec, step), lambda: repeated(self, prepare, update, before, key, self.batch), lambda: (before, nothing)
-        )
+        learns = partial(due, self, spec)
+        learnt, loss = when(learns, step, lambda: repeated(self, prepare, update, before, key, self.batch), lambda: (before, nothing))
         q, optimiser_state = learnt
         q_target = renewed(self, spec, step, q, state.q_target)
         return state._replace(q=q, q_target=q_target, optimiser=optimiser_state), {"td_loss": loss}

@@ -13,6 +13,7 @@ from engram.agents.shared import TemporalDifference, check_replay, due, ends, ep
 from engram.networks import Carried, Recurrent, applied, draw, fresh, in_turn, lived, optimiser, width
 from engram.options import Count, Range
 from engram.returns import td_target
+from engram.schedule import when
 from engram.types import Metrics, Spec, TimeStep
 
 
@@ -100,8 +101,7 @@ class DRQN(TemporalDifference):
             return *applied(optimiser(rate(self, spec, step), self.clip), gradient, state.q, state.optimiser), loss
 
         as_before = state.q, state.optimiser, state.loss
-        is_due = due(self, spec, step) & (step > self.length)
-        q, optimiser_state, loss = lax.cond(is_due, update, lambda: as_before)
+        q, optimiser_state, loss = when(lambda step: due(self, spec, step) & (step > self.length), step, update, lambda: as_before)
         q_target = every(self.target_every, step, q, state.q_target)
         return state._replace(q=q, q_target=q_target, optimiser=optimiser_state, loss=loss), {"td_loss": loss}
 

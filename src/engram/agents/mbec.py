@@ -1,11 +1,11 @@
 """Model-based episodic control alone: plans by the trajectory model and values plans by memory (Section 3.3)."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from engram import episodic, models
@@ -15,6 +15,7 @@ from engram.agents.shared import take_in as store_transition
 from engram.episodic import Episodic, Experience, Happened, Mind
 from engram.errors import EngramError
 from engram.networks import choosable, lived, width
+from engram.schedule import when
 from engram.types import Spec, TimeStep
 
 
@@ -58,7 +59,7 @@ class MBEC(Episodic, Learning):
             return episodic.train_reward(life.mind, self, spec, pair, batch.before.h, batch.transition.reward, self.clip, step)
 
         as_before = life.mind.reward, life.mind.reward_optimiser, jnp.zeros(())
-        reward, optimiser_state, loss = lax.cond(due(self, spec, step), update, lambda: as_before)
+        reward, optimiser_state, loss = when(partial(due, self, spec), step, update, lambda: as_before)
         mind = life.mind._replace(reward=reward, reward_optimiser=optimiser_state)
         mind = episodic.train_trajectory(mind, self, spec, life.replay, self.clip, step, jax.random.fold_in(key, 1))
         return life._replace(mind=mind), {"reward_loss": loss, "trajectory_loss": mind.recall_loss}

@@ -1,6 +1,7 @@
 """MBEC++: model-based episodic control joined to a DQN by a learned weight (Section 3.4, Algorithm 1)."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ from engram.episodic import Episodic, Experience, Mind
 from engram.networks import MLP, Seeing, choosable, descend, draw, head, optimiser, trunk, widened
 from engram.options import Count, Probability, Share
 from engram.returns import td_loss, td_target
+from engram.schedule import when
 from engram.types import Spec, TimeStep
 
 
@@ -182,9 +184,8 @@ class MBECpp(Episodic, Bootstrapping):
 
         before, nothing = (state.semantic, state.optimiser, past.reward, past.reward_optimiser), (jnp.zeros(()), jnp.zeros(()))
         lots = 1 + self.batch + 2 * (self.p_ask is not None)
-        learnt, losses = lax.cond(
-            due(self, spec, step), lambda: repeated(self, prepare, update, before, key, lots), lambda: (before, nothing)
-        )
+        learns = partial(due, self, spec)
+        learnt, losses = when(learns, step, lambda: repeated(self, prepare, update, before, key, lots), lambda: (before, nothing))
         semantic, optimiser_state, reward, reward_optimiser = learnt
         mind = past._replace(reward=reward, reward_optimiser=reward_optimiser)
         mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, jax.random.fold_in(key, 1), self.updates)

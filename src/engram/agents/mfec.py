@@ -17,6 +17,7 @@ from engram.errors import EngramError
 from engram.memory import Memory
 from engram.networks import choosable, descend, optimiser, width
 from engram.options import Count, Positive
+from engram.schedule import when
 from engram.types import Spec, TimeStep
 from engram.vae import VAE, channels_first, key_of
 from engram.vae import loss as vae_loss
@@ -130,8 +131,8 @@ class MFEC(Exploring):
             noise = jax.random.normal(noise_key, (self.vae_batch, self.key_dim))
             return descend(optimiser(self.vae_rate, CLIP), vae_loss, vae, optimiser_state, pictures(spec, batch), noise)
 
-        learns = step < self.vae_steps // spec.envs
-        vae, optimiser_state, loss = lax.cond(learns, update, lambda: (vae, optimiser_state, loss))
+        as_before = vae, optimiser_state, loss
+        vae, optimiser_state, loss = when(lambda step: step < self.vae_steps // spec.envs, step, update, lambda: as_before)
         return state._replace(encoder=Encoder(vae, optimiser_state, images, loss)), {"vae_loss": loss}
 
     def keys(self, state: State, spec: Spec, observation: Float[Array, "E ..."]) -> Float[Array, "E D"]:

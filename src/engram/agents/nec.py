@@ -1,11 +1,11 @@
 """Neural episodic control (Pritzel et al. 2017): a learned embedding of states, and for each action a differentiable dictionary."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from engram import replay as rp
@@ -29,6 +29,7 @@ from engram.agents.shared import (
 from engram.memory import Memory
 from engram.networks import MLP, Seeing, choosable, clipped, draw, optimiser, width
 from engram.options import Count, Positive, Probability
+from engram.schedule import when
 from engram.types import Spec, TimeStep
 
 
@@ -187,7 +188,7 @@ class NEC(Learning):
             return (state.embedding, state.optimiser, state.loss), ((jnp.zeros((self.batch, 1), jnp.int32), slots), *change)
 
         # The tables stay outside: a `cond` that gave them back would copy them.
-        learnt, (place, keys, values) = lax.cond(due(self, spec, step), update, nothing)
+        learnt, (place, keys, values) = when(partial(due, self, spec), step, update, nothing)
         tables = tables._replace(keys=tables.keys.at[place].add(keys), values=tables.values.at[place].add(values))
         state = state._replace(embedding=learnt[0], optimiser=learnt[1], loss=learnt[2], tables=tables)
         return state, {"loss": state.loss}

@@ -14,6 +14,7 @@ from engram.errors import EngramError
 from engram.networks import MLP, Recurrent, descend, fresh, in_turn, lived, optimiser, width
 from engram.options import Count, Positive, Probability, Range
 from engram.returns import advantages
+from engram.schedule import when
 from engram.types import Spec, TimeStep
 
 
@@ -184,10 +185,10 @@ class PPO(Common):
         return state._replace(rollout=rollout, last=last, carried=after), action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
-        rows = self.rows(spec)
-        is_due = (step > 0) & (step % rows == 0)
-        as_before = state.networks, state.optimiser, state.metrics
-        networks, optimiser_state, metrics = lax.cond(is_due, lambda: self.update(state, spec, step, key), lambda: as_before)
+        rows, as_before = self.rows(spec), (state.networks, state.optimiser, state.metrics)
+        networks, optimiser_state, metrics = when(
+            lambda step: (step > 0) & (step % rows == 0), step, lambda: self.update(state, spec, step, key), lambda: as_before
+        )
         return state._replace(networks=networks, optimiser=optimiser_state, metrics=metrics), metrics
 
     def update(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):

@@ -13,6 +13,7 @@ from engram import replay as rp
 from engram.errors import EngramError
 from engram.networks import CONVOLUTIONS, MLP, Seeing, Vision, choosable, encode, width
 from engram.options import Count, Positive, Probability, Share, check_all
+from engram.schedule import when
 from engram.types import Spec, TimeStep
 
 
@@ -237,11 +238,11 @@ def renewed(options: Bootstrapping, spec: Spec, step: Int[Array, ""], new: PyTre
         part = jnp.where(due(options, spec, step), 1 - (1 - options.target_rate) ** options.updates, 0.0)
         return jax.tree.map(lambda a, b: b + part * (a - b), new, old)
     period = max(1, options.target_every // options.updates)
-    return lax.cond(step % period == 0, lambda: new, lambda: old) if spec.stack else every(period, step, new, old)
+    return when(lambda step: step % period == 0, step, lambda: new, lambda: old) if spec.stack else every(period, step, new, old)
 
 
-def due(options: Learning, spec: Spec, step: Int[Array, ""]) -> Bool[Array, ""]:
-    """Whether this iteration learns. The same for all runs, so `cond` on it stays a branch under `vmap`."""
+def due(options: Learning, spec: Spec, step: Any) -> Any:
+    """Whether this iteration learns."""
     return (step * spec.envs >= options.learn_start) & (step % options.learn_every == 0)
 
 

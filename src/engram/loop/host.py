@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from engram import schedule
 from engram.devices import named_device, platform
 from engram.errors import EngramError
 from engram.loop.packing import Arrays, InPlace, Packing, joined, parted
@@ -18,6 +19,9 @@ from engram.loop.program import Carry, Options, Program, means
 from engram.tasks import Task
 from engram.tasks.checks import in_brief, reset_fault, step_fault
 from engram.types import Agent, Spec, TimeStep
+
+LATE = 1_000
+"""last steps of a run, by which it is told what work falls on most of them"""
 
 
 class EnvironmentFault(EngramError):
@@ -41,6 +45,10 @@ class Host:
         self.program = Program(agent, spec, len(seeds), options, allowed)
         self.packing = Packing(self._shape())
         self._act, self._learn = InPlace(self._packed_act), InPlace(self._packed_learn)
+        self._usual_learn = InPlace(self._packed_usual_learn)
+        self.work: list[schedule.Falls] = []
+        self.usual: schedule.Known | None = None
+        """which of the work falls on most steps, where these have a program of their own"""
         self.device = named_device()
         self.aside = ThreadPoolExecutor(1) if platform() == "gpu" else None
         self.envs: list[list[gym.Env]] = []
@@ -62,7 +70,13 @@ class Host:
         return self.packing.pack(carry), (action,)
 
     def _packed_learn(self, arrays: Arrays) -> tuple[Arrays, Arrays]:
-        return self.packing.pack(self.program.learn(self.packing.unpack(arrays))), ()
+        with schedule.noting() as self.work:
+            return self.packing.pack(self.program.learn(self.packing.unpack(arrays))), ()
+
+    def _packed_usual_learn(self, arrays: Arrays) -> tuple[Arrays, Arrays]:
+        assert self.usual is not None
+        with schedule.settled(self.usual):
+            return self.packing.pack(self.program.learn(self.packing.unpack(arrays))), ()
 
     def act(self) -> Int[Array, "R E"]:
         """The agents see what their environments show, and choose."""
@@ -71,8 +85,9 @@ class Host:
         return actions
 
     def learn(self) -> None:
+        is_usual = self.usual is not None and schedule.of_step(self.work, self.iteration) == self.usual
         with jax.default_device(self.device):  # which each thread has its own of
-            self.arrays, _ = self._learn(self.arrays)
+            self.arrays, _ = (self._usual_learn if is_usual else self._learn)(self.arrays)
 
     @property
     def carry(self) -> Carry:
@@ -91,9 +106,12 @@ class Host:
 
     @contextmanager
     def _compiling(self) -> Iterator[None]:
-        """Both programs are compiled in other threads: to make environments, and to bring them back, may take as long."""
-        compilers = self._act.compiler(self.arrays, *joined(self.timestep)), self._learn.compiler(self.arrays)
-        pool = ThreadPoolExecutor(2)
+        """All programs are compiled in other threads: to make environments, and to bring them back, may take as long."""
+        compilers = [self._act.compiler(self.arrays, *joined(self.timestep)), self._learn.compiler(self.arrays)]
+        if self.aside is not None and self.work:
+            self.usual = schedule.usual(self.work, range(max(0, self.spec.iterations - LATE), self.spec.iterations))
+            compilers.append(self._usual_learn.compiler(self.arrays))
+        pool = ThreadPoolExecutor(len(compilers))
         waiting = [pool.submit(compiler) for compiler in compilers]
         try:
             yield
@@ -156,7 +174,8 @@ class Host:
             yield actions
             return
         # A GPU's program that branches keeps whoever calls it waiting for most of its time, so another thread does; and the GPU goes on
-        # to it without waiting for anybody. What the environments show is on its way to it before it has learnt.
+        # to it without waiting for anybody. What the environments show is on its way to it before it has learnt. The program of most
+        # steps does not branch, and the next action is asked for while the GPU still learns.
         learning = self.aside.submit(self.learn)
         try:
             self._send(actions := self._fetch(chosen))
