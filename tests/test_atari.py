@@ -183,6 +183,19 @@ def test_games_come_back_whether_they_were_seeded_or_followed_others(monkeypatch
     np.testing.assert_array_equal(driver.episode, again.episode)
 
 
+def test_a_run_that_is_kept_goes_on_as_if_the_others_had():
+    whole, fewer = (played(SMALL, ["atari:pong", "atari:breakout"], [3, 4], 12)[0] for _ in range(2))
+    kept = fewer.keep([1])
+    expected, returns = (driver.advance(30) for driver in (whole, kept))
+    np.testing.assert_array_equal(expected[:, 1:], returns)
+    np.testing.assert_array_equal(whole.timestep.observation[1:], kept.timestep.observation)
+    assert [kept.taken[0, e] for e in range(2)] == [whole.taken[1, e] for e in range(2)]
+    assert max(map(max, kept.taken.values())) < 4  # Pong has six actions, Breakout four
+    assert (kept.iteration, kept.seeds, [task.name for task in kept.tasks]) == (42, [4], ["atari:breakout"])
+    for one, other in zip(*map(jax.tree.leaves, (whole.carry.agent.q, kept.carry.agent.q)), strict=True):
+        np.testing.assert_allclose(one[1:], other, rtol=1e-3, atol=1e-5)
+
+
 def test_agents_that_cannot_mask_actions_say_so():
     tasks = [find("atari:breakout"), find("atari:pong")]
     with pytest.raises(EngramError, match="PPO cannot learn games with unlike numbers of actions in one program: train them apart"):

@@ -2,8 +2,9 @@
 
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -14,10 +15,12 @@ from scipy.stats import binomtest
 from engram.agents import make
 from engram.cli import main
 from engram.errors import EngramError
-from engram.experiments import campaign, reporting, scoreboard, trials
+from engram.experiments import campaign, pace, reporting, running, scoreboard, trials, validation
 from engram.experiments.atari import ATARI
 from engram.experiments.campaign import Job, next_batch
+from engram.loop import Consoles, games
 from engram.provenance import describe_machine
+from engram.tasks import find
 from engram.tasks.atari import GAMES
 
 PLAN = (Job("dqn", "breakout", 160, 0), Job("dqn", "pong", 160, 1), Job("mbec++", "pong", 160, 0), Job("dqn", "pong", 1_600_000, 0))
@@ -30,15 +33,16 @@ def small(monkeypatch):
     """A tiny network, and few games to judge it by, of which none may last long."""
     monkeypatch.setattr(campaign, "agent_of", lambda job: make("dqn", **TINY))
     monkeypatch.setattr("engram.tasks.atari.LONGEST", 400)
-    monkeypatch.setattr(campaign.games, "TOGETHER", 2)
-    for name, value in {"FEW_VALIDATIONS": 4, "VALIDATION_GAMES": 1, "TEST_GAMES": 3}.items():
-        monkeypatch.setattr(campaign, name, value)
+    monkeypatch.setattr(games, "TOGETHER", 2)
+    for name, value in {"VALIDATIONS": 4, "VALIDATION_GAMES": 1, "TEST_GAMES": 3}.items():
+        monkeypatch.setattr(pace, name, value)
 
 
 def measured(results, job, speed):
     """A row as if the job had been trained at so many steps a second."""
     job.file(results).parent.mkdir(parents=True, exist_ok=True)
     row = asdict(job) | {"steps_per_second": speed, "runs_in_one_program": 2, "judging_seconds": 40.0, "test": job.test}
+    row |= {"validation": [0.0] * pace.VALIDATIONS, "test_games": [0.0] * pace.TEST_GAMES}
     row["options"] = asdict(campaign.agent_of(job))
     job.file(results).write_text(json.dumps(row | describe_machine()))
 
@@ -120,7 +124,7 @@ def test_a_row_that_was_trained_or_judged_otherwise_is_trained_again(tmp_path, s
         assert campaign.missing(tmp_path, PLAN[:2]) == list(PLAN[:2])
         assert "to be trained again:\n\n- 1 run: clip 10.0, now 2.0; double False, now True\n" in campaign.outdated(campaign.rows(tmp_path))
     assert campaign.outdated(campaign.rows(tmp_path)) == ""
-    monkeypatch.setattr(campaign, "FEW_VALIDATIONS", 3)
+    monkeypatch.setattr(pace, "VALIDATIONS", 3)
     assert campaign.missing(tmp_path, PLAN[:2]) == list(PLAN[:2])
 
 
@@ -133,7 +137,7 @@ def test_what_is_tested_is_each_runs_own_best_policy(tmp_path, small, monkeypatc
         given.append((jax.tree.map(np.array, states), seeds))
         return np.tile(told[len(given) - 1][:, None] if len(given) <= 4 else np.zeros((2, 1)), episodes)
 
-    monkeypatch.setattr(campaign.games.Judge, "scores", scores)
+    monkeypatch.setattr(games.Judge, "scores", scores)
     campaign.run(PLAN[:2], tmp_path, tmp_path / "scratch", time.monotonic() + 500)
     *validated, (tested, seeds) = given
     assert ([seeds for _, seeds in validated], seeds) == ([[10_000, 10_001]] * 4, [0, 1])
@@ -141,6 +145,58 @@ def test_what_is_tested_is_each_runs_own_best_policy(tmp_path, small, monkeypatc
         alike = [all(np.array_equal(a[r], b[r]) for a, b in zip(*map(jax.tree.leaves, (tested, one)), strict=True)) for one, _ in validated]
         assert np.flatnonzero(alike).tolist() == [best]
         assert json.loads(PLAN[r].file(tmp_path).read_text())["validation"] == told[:, r].tolist()
+
+
+@pytest.mark.parametrize(
+    ("left", "lost"),
+    [
+        (1_780, 0),  # 500 iterations at 3 s each, and 140 games of each of four runs at 0.5 s
+        (1_779, 1),
+        (1_420, 1),  # three take 2 / 2.5 of the time that four do, 10 s to compile, and 3 * 70 s
+        (1_419, 2),
+        (1_049, 3),
+        (100, 3),  # one goes on in any case
+    ],
+)
+def test_as_many_runs_go_on_as_will_be_done_in_time(monkeypatch, left, lost):
+    for name, value in {"SPEED_ALONE": 1.0, "SPEED_OF_MANY": 2.0, "COMPILATION": 10.0}.items():
+        monkeypatch.setattr(pace, name, value)  # four runs take 1 + 3 / 2 of what one takes
+    now = iter([0.0, 100.0, 250.0])  # when it is made, and when it looks
+    monkeypatch.setattr(validation, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    spec = replace(find("atari:pong").spec(1, 10), iterations=600)
+    best = validation.Best(make("dqn"), spec, [find("atari:pong")] * 4, range(4), 5, 250 + left, 0.5)
+    best.past = np.full((6, 4), np.nan)
+    best.past[1] = 0.0
+    assert best.give_up(SimpleNamespace(iteration=20)) == 0  # too early to look
+    assert best.give_up(SimpleNamespace(iteration=50)) == 0  # from now on it is timed
+    assert best.give_up(SimpleNamespace(iteration=59)) == 0
+    assert best.give_up(SimpleNamespace(iteration=100)) == lost
+
+
+def test_runs_that_are_given_up_leave_the_others_their_rows(tmp_path, small, monkeypatch):
+    monkeypatch.setattr(validation.Best, "give_up", lambda best, driver: int(driver.iteration == 5 and len(best.seeds) == 2))
+    said = []
+    campaign.stretch(tmp_path, tmp_path / "scratch", 4.0, 2, said.append, PLAN[:2], only=["dqn"], final=True)
+    assert [job.name for job in campaign.missing(tmp_path, PLAN[:2])] == []  # there was time to train it alone
+    first, second = (json.loads(job.file(tmp_path).read_text()) for job in PLAN[:2])
+    assert (first["runs_in_one_program"], second["runs_in_one_program"]) == (1, 1)
+    assert len(first["test_games"]) == 3
+    assert not np.isnan(first["validation"]).any()
+    assert [line.split(",")[0] for line in said] == ["2 runs", "1 run", "All runs with dqn in their names are done."]
+    assert not list((tmp_path / "scratch").rglob("*.safetensors"))
+
+
+def test_a_final_stretch_that_is_too_short_says_that_nothing_is_kept(tmp_path, small, monkeypatch):
+    def advance(driver, iterations):
+        clock.append(20.0)
+        return plain(driver, iterations)
+
+    clock, plain = [0.0], Consoles.advance
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
+    monkeypatch.setattr(Consoles, "advance", advance)
+    with pytest.raises(EngramError, match=r"stopped at step \d+; nothing of it is kept"):
+        campaign.run(PLAN[:1], tmp_path, tmp_path / "scratch", 10.0, final=True)
+    assert not list((tmp_path / "scratch").rglob("*.safetensors"))
 
 
 def test_a_stretch_without_time_leaves_the_ledger_as_it_was(tmp_path, small):
@@ -279,7 +335,14 @@ def test_what_the_ledger_has_stands_in_the_report(tmp_path):
 
 
 def test_claims_are_not_judged_by_runs_that_were_trained_otherwise(tmp_path):
-    rest = {"training_score": 1.0, "runs_in_one_program": 1, "steps_per_second": 1.0, "judging_seconds": 1.0}
+    rest = {
+        "training_score": 1.0,
+        "runs_in_one_program": 1,
+        "steps_per_second": 1.0,
+        "judging_seconds": 1.0,
+        "validation": [1.0],
+        "test_games": [1.0],
+    }
     rows = [told("mbec++", game, 10.0, seed) | rest for game in campaign.CURVES for seed in range(5)]
     now = asdict(campaign.agent_of(campaign.of_row(rows[0])))
     ledger(tmp_path, *(row | {"options": now | {"act_by_target": False}} for row in rows))

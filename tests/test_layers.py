@@ -73,6 +73,8 @@ LAYERS = [
     "experiments.parameters",
     "experiments.space",
     "experiments.scoreboard",
+    "experiments.pace",
+    "experiments.validation",
     "experiments.campaign",
     "experiments.atari",
     "experiments.catalogue",

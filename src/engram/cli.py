@@ -120,6 +120,8 @@ class Campaign:
     """runs in one program"""
     only: tuple[str, ...] = ()
     """only runs that have one of these in their names, such as pong, dqn or 400k; what was stopped goes on first"""
+    final: bool = False
+    """nothing is left of this machine afterwards: runs that would keep others from being done in time are given up, and none is saved"""
     results: str = "results"
     """where the ledger lies"""
     scratch: str = "runs/campaign"
@@ -398,7 +400,7 @@ def campaign(arguments: list[str]) -> None:
     results, say = Path(options.results), functools.partial(Console().print, highlight=False, soft_wrap=True)
     jax.config.update("jax_compilation_cache_dir", str(Path(options.scratch, "compiled").absolute()))  # one for all batches of a kind
     try:
-        atari.stretch(results, Path(options.scratch), options.minutes, options.most, say, only=options.only)
+        atari.stretch(results, Path(options.scratch), options.minutes, options.most, say, only=options.only, final=options.final)
     finally:
         atari.write_page(results)
     say(f"The ledger: {results}/atari/README.md")

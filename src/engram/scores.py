@@ -26,6 +26,11 @@ class Scores:
     def restore(self, tree: tuple[np.ndarray, ...]) -> None:
         self.curve, self.metrics, self.recent, self.points = (np.array(x) for x in tree)
 
+    def keep(self, runs: Sequence[int]) -> None:
+        """The curves of some of the runs go on."""
+        at = np.array(runs)
+        self.curve, self.metrics, self.recent = self.curve[:, at], self.metrics[:, at], self.recent[at]
+
     def add(self, returns: Float[np.ndarray, "T R E"]) -> None:
         """Takes in the returns of episodes that ended."""
         for r, ended in enumerate(returns.transpose(1, 0, 2).reshape(returns.shape[1], -1)):

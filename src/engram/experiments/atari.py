@@ -10,8 +10,8 @@ import numpy as np
 from scipy.stats import binomtest
 
 from engram.errors import EngramError
-from engram.experiments import campaign, scoreboard
-from engram.experiments.campaign import CURVES, LONG, NEXT, SHORT, TEST_GAMES
+from engram.experiments import campaign, pace, scoreboard
+from engram.experiments.campaign import CURVES, LONG, NEXT, SHORT
 from engram.experiments.experiment import Claim, Experiment, Found
 from engram.experiments.running import machines
 from engram.experiments.verdicts import Test, compare
@@ -121,7 +121,7 @@ def card(found: Found) -> list[list[str]]:
         ["emulator frames", " and ".join(f"{steps * SKIP:,}" for steps in budgets)],
         ["runs", found.numbers["state"]],
         ["otherwise than the paper", ", ".join(name for name in OURS if any(row["options"].get(name) for row in rows)) or "–"],
-        ["score", f"mean of {TEST_GAMES} test games; {campaign.judged(rows)}"],
+        ["score", f"mean of {pace.TEST_GAMES} test games; {campaign.judged(rows)}"],
         ["trained on", machines(rows)],
         ["all of them", "`results/atari/README.md`"],
     ]

@@ -10,25 +10,22 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
 
 from engram import loop
 from engram.agents import make
 from engram.errors import EngramError
-from engram.experiments import scoreboard
+from engram.experiments import pace, scoreboard
 from engram.experiments.running import deadline, markdown, train
-from engram.loop import games
-from engram.policy import without_learning
+from engram.experiments.validation import Best
 from engram.provenance import describe_machine, memory_size
 from engram.records import replacing, size, write_json
 from engram.scores import Scores
-from engram.tasks import Task, find
+from engram.tasks import find
 from engram.tasks.atari import PROTOCOLS, SKIP
 from engram.types import Agent, Spec
 
@@ -39,14 +36,8 @@ BETAS = (0.1, 0.5, 0.9)
 """fixed weights of the paper's ablation on River Raid; it names 0.1, the best there"""
 SHORT, LONG = 100_000, 2_500_000
 """agent steps: 400,000 and 10 million emulator frames"""
-VALIDATIONS, FEW_VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 10, 5, 10, 100
-"""short runs have the few validations"""
-SPEED_ALONE, SPEED_OF_MANY = 4_000.0, 13_500.0
-"""agent steps a second of one run, and what those of ever more in one program come near, on an H200, where nothing was measured yet"""
 OTHERWISE = "†"
 """marks rows that were trained otherwise than runs are now"""
-COMPILATION, LOADING, JUDGING = 30.0, 4.0, 0.15
-"""seconds before the first step, for each run's consoles, and, where nothing was measured yet, for a game of its validations and tests"""
 
 
 def label(agent: str, beta: float | None) -> str:
@@ -74,19 +65,10 @@ class Job:
         return f"{self.game}-{self.label.replace(' ', '-')}-{self.steps * SKIP // 1000}k-{self.seed}"
 
     @property
-    def validations(self) -> int:
-        return VALIDATIONS if self.steps > SHORT else FEW_VALIDATIONS
-
-    @property
-    def judged_games(self) -> int:
-        """Of its validations and its test."""
-        return self.validations * VALIDATION_GAMES + TEST_GAMES
-
-    @property
     def test(self) -> str:
         """How it is judged."""
         played = f"whole games, unclipped, epsilon {PROTOCOLS['classic'].epsilon}, trajectories by what is done"
-        return f"{played}, the policy that did best of {self.validations} validations of {VALIDATION_GAMES} games each"
+        return f"{played}, the policy that did best of {pace.VALIDATIONS} validations of {pace.VALIDATION_GAMES} games each"
 
     def file(self, results: Path) -> Path:
         return results / "atari" / f"{self.name}.json"
@@ -108,56 +90,6 @@ def agent_of(job: Job) -> Agent:
 def of_row(row: dict[str, Any]) -> Job:
     """The run that a row of the ledger is of."""
     return Job(**{field.name: row[field.name] for field in fields(Job) if field.name in row})
-
-
-class Best:
-    """Of each run the policy that did best in validation; a few whole games, several times in a training."""
-
-    def __init__(self, agent: Agent, spec: Spec, tasks: Sequence[Task], seeds: Sequence[int], validations: int):
-        self.agent, self.spec, self.tasks, self.seeds, self.count = agent, spec, tasks, seeds, validations
-        self.every = max(1, spec.iterations // validations)
-        self.scores = np.full(len(seeds), -np.inf)
-        self.states: PyTree = ()
-        self.past = np.zeros((0, len(seeds)))
-        self.compiling, self.judging = np.zeros(1), np.zeros(1)  # seconds; arrays, since they are saved with the rest
-        self.began = time.monotonic()
-
-    def prepare(self, driver: Any) -> None:
-        self.states = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), without_learning(self.agent, driver.template()[0].agent))
-        self.past = np.full((self.count + 1, len(self.seeds)), np.nan)
-
-    @cached_property
-    def judge(self) -> games.Judge:
-        return games.Judge(self.agent, self.spec, self.tasks, games.TOGETHER)
-
-    def mark(self, driver: Any) -> None:
-        if self.began:  # up to the first point of the curve it compiles
-            self.compiling += time.monotonic() - self.began
-            self.began = 0.0
-        now = min(driver.iteration // self.every, self.count)
-        if now <= 0 or not np.isnan(self.past[now, 0]):
-            return
-        began = time.monotonic()
-        states = without_learning(self.agent, driver.carry.agent)
-        found = self.judge.scores(states, [seed + 10_000 for seed in self.seeds], VALIDATION_GAMES)
-        self.past[now] = found.mean(axis=1)
-        better = found.mean(axis=1) > self.scores
-        self.scores = np.where(better, found.mean(axis=1), self.scores)
-        self.states = jax.tree.map(lambda new, old: np.where(_as_wide_as(old, better), np.asarray(new), old), states, self.states)
-        self.judging += time.monotonic() - began
-        told = ", ".join(f"{task.name.partition(':')[2]} {score:,.1f}" for task, score in zip(self.tasks, self.past[now], strict=True))
-        print(f"validation {now} of {self.count}: {told}", flush=True)
-
-    def tree(self) -> PyTree:
-        return self.states, self.scores, self.past, self.compiling, self.judging
-
-    def restore(self, tree: PyTree) -> None:
-        self.states, self.scores, self.past, self.compiling, self.judging = tree
-
-
-def _as_wide_as(array: np.ndarray, which: np.ndarray) -> np.ndarray:
-    """A choice of runs, to be broadcast over an array that has them in front."""
-    return which.reshape(-1, *[1] * (array.ndim - 1))
 
 
 class Batch(NamedTuple):
@@ -214,38 +146,21 @@ def read(file: Path) -> dict[str, Any]:
         raise EngramError(f"{file} cannot be read ({error}): remove it, and the campaign trains that run again.") from error
 
 
-def speed(agent: str, runs: int, known: Sequence[dict[str, Any]]) -> float:
-    """Agent steps a second of so many runs in one program: the slowest measured; else what is expected, as much slower or faster as
-    other numbers of runs were."""
-    own = [row for row in known if row["agent"] == agent]
-    alike = [row for row in own if row["runs_in_one_program"] == runs]
-    return expected(runs) * min((row["steps_per_second"] / expected(row["runs_in_one_program"]) for row in alike or own), default=1.0)
-
-
-def expected(runs: int) -> float:
-    """Their speed where nothing was measured: each run after the first takes the same time more. On an H200 eight runs of MBEC++ had
-    10,700 and thirty 12,400, where this says 10,400 and 12,500."""
-    return runs / (1 / SPEED_ALONE + (runs - 1) / SPEED_OF_MANY)
-
-
-def needed(job: Job, runs: int, known: Sequence[dict[str, Any]]) -> float:
-    """Seconds for so many runs like this one in a program: compiling, training and judging them."""
-    own = [row for row in known if row["agent"] == job.agent]
-    alike = [row for row in own if row["test"] == job.test]
-    a_game = max((row["judging_seconds"] / row["runs_in_one_program"] / of_row(row).judged_games for row in alike or own), default=JUDGING)
-    return COMPILATION + (LOADING + job.steps / speed(job.agent, runs, known) + a_game * job.judged_games) * runs
-
-
 def next_batch(results: Path, seconds: float, most: int, plan: Sequence[Job] = PLAN) -> Batch | None:
     """The first runs of the plan that will be done in time, with others of their kind, as many as fit; None where there are none."""
-    device, open_jobs = describe_machine()["device"], missing(results, plan)
-    known = [row for row in rows(results) if row["device"] == device]
+    open_jobs, known = missing(results, plan), rows_of_device(results)
     for first in open_jobs:
         alike = [job for job in open_jobs if (job.label, job.steps) == (first.label, first.steps)][: min(most, room(first))]
         for count in range(len(alike), 0, -1):
-            if needed(first, count, known) <= seconds:
-                return Batch(alike[:count], needed(first, count, known))
+            if pace.needed(first.agent, first.steps, count, known) <= seconds:
+                return Batch(alike[:count], pace.needed(first.agent, first.steps, count, known))
     return None
+
+
+def rows_of_device(results: Path) -> list[dict[str, Any]]:
+    """By what was measured on devices like the one here."""
+    device = describe_machine()["device"]
+    return [row for row in rows(results) if row["device"] == device]
 
 
 def begun(scratch: Path, results: Path) -> Batch | None:
@@ -282,8 +197,10 @@ def stretch(
     say: Callable[[str], Any],
     plan: Sequence[Job] = PLAN,
     only: Sequence[str] = (),
+    final: bool = False,
 ) -> None:
-    """Adds to the ledger for so many minutes; only runs whose names have one of `only` in them, but for those that were stopped."""
+    """Adds to the ledger for so many minutes; only runs whose names have one of `only` in them, but for those that were stopped. Where
+    nothing is left of the machine after a `final` stretch, it gives up runs that would keep others from being done in time."""
     until, whole = deadline(minutes), plan
     if unknown := [text for text in only if not any(text in job.name for job in whole)]:
         raise EngramError(f"No run of the plan has {unknown[0]!r} in its name: they are called like {whole[0].name}.")
@@ -293,42 +210,43 @@ def stretch(
         say(f"{len(batch.jobs)} run{'s' * (len(batch.jobs) != 1)}, {how}: {', '.join(job.name for job in batch.jobs)}")
         with replacing(scratch / "begun.json") as file:
             file.write(json.dumps([asdict(job) for job in batch.jobs]).encode())
-        run(batch.jobs, results, scratch, until)
+        run(batch.jobs, results, scratch, until, final)
         (scratch / "begun.json").unlink()
         write_page(results, whole)
     left, known = missing(results, plan), rows(results)
     of = f"with {' or '.join(only)} in their names" if only else "of the plan"
     if left:
-        shortest = math.ceil(min(needed(job, 1, known) for job in left) / 60)
+        shortest = math.ceil(min(pace.needed(job.agent, job.steps, 1, known) for job in left) / 60)
         time_needed = f"{shortest} minute{'s' * (shortest != 1)}"
         say(f"Left {of}: {len(left)}, for which the time does not suffice; the shortest would take {time_needed}.")
     else:
         say(f"All runs {of} are done.")
 
 
-def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float) -> None:
+def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float, final: bool = False) -> None:
     """Trains runs of one kind in one program, judges them, and writes their rows."""
     agent, seeds = agent_of(jobs[0]), [job.seed for job in jobs]
     spec = joint(agent, jobs)
     tasks = [find(f"atari:{job.game}", job.steps) for job in jobs]
-    best = Best(agent, spec, tasks, seeds, jobs[0].validations)
+    done_by, a_game = until if final else math.inf, pace.judging(jobs[0].agent, jobs[0].steps, rows_of_device(results))
+    best = Best(agent, spec, tasks, seeds, pace.VALIDATIONS, done_by, a_game)
     label = f"atari {jobs[0].agent} {jobs[0].steps * SKIP:,} frames"
 
     def finish(scores: Scores, seconds: float) -> None:
-        compiling, judging, began = float(best.compiling[0]), float(best.judging[0]), time.monotonic()
-        training = seconds - judging
-        tested = best.judge.scores(best.states, seeds, TEST_GAMES)
+        compiling, judged, began = float(best.compiling[0]), float(best.judging[0]), time.monotonic()
+        training = seconds - judged
+        tested = best.judge.scores(best.states, best.seeds, pace.TEST_GAMES)
         best.judge.close()
         spent = {
-            "runs_in_one_program": len(jobs),
-            "steps_per_second": jobs[0].steps * len(jobs) / max(training - compiling, training / 4),
+            "runs_in_one_program": len(best.seeds),
+            "steps_per_second": (jobs[0].steps * len(best.seeds) + best.lost_steps) / max(training - compiling, training / 4),
             "seconds_with_compilation": training,
-            "judging_seconds": judging + time.monotonic() - began,
+            "judging_seconds": judged + time.monotonic() - began,
         }
-        for r, job in enumerate(jobs):
+        for r, job in enumerate(jobs[: len(best.seeds)]):
             write_json(job.file(results), row(job, agent, tested[r], curve(scores, r, spec.envs), best.past[1:, r]) | spent)
 
-    train(label, agent, tasks, seeds, scratch, until, spec=spec, beside=best, then=finish)
+    train(label, agent, tasks, seeds, scratch, until, spec=spec, beside=best, then=finish, final=final)
 
 
 def curve(scores: Scores, run: int, envs: int) -> dict[str, list[float]]:
@@ -394,7 +312,7 @@ def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
             trained = f"{np.mean(ended):,.1f}" if ended else "–"
             normalised = f"{scoreboard.human_normalised(float(tests.mean()), game):,.1f}"
             cells = [f"{tests.mean():,.1f}", trained, normalised, expectations([r["curve"] for r in done])]
-        minutes = sum(needed(job, 1, known) for job in wanted if not is_done(job, results)) / 60
+        minutes = sum(pace.needed(job.agent, job.steps, 1, known) for job in wanted if not is_done(job, results)) / 60
         seeds = f"{len(done)} of {len(wanted)}" + f" {OTHERWISE}" * any(map(other_options, done))
         lines.append([game, agent, f"{steps * SKIP:,}", seeds, *cells, f"{minutes:.0f}" if minutes else ""])
     head = [
@@ -412,7 +330,7 @@ def page(results: Path, plan: Sequence[Job] = PLAN) -> str:
 # Atari
 
 Written by `engram campaign atari`; never by hand. Agent steps are a quarter of the emulator frames. Classic protocol:
-{PROTOCOLS["classic"].about}. *Test score*: mean of {TEST_GAMES} games and of the seeds; {judged(shown)}.
+{PROTOCOLS["classic"].about}. *Test score*: mean of {pace.TEST_GAMES} games and of the seeds; {judged(shown)}.
 *Training score*: mean of the last 10 games of training. *Human-normalised*: by the constants of DQN Zoo (`src/engram/data`).
 *Expected, earned*: the value of the best action as the agent sees it, and the discounted return of clipped rewards that followed, in the
 last tenth of training; older rows have neither.

@@ -64,6 +64,13 @@ class Beside(Protocol):
 
     def restore(self, tree: PyTree) -> None: ...
 
+    def give_up(self, driver: Any) -> int:
+        """How many runs, the last ones, end now for the sake of the others; asked at every point of the curve."""
+        ...
+
+    def keep(self, driver: Any, runs: Sequence[int]) -> None:
+        """Only these go on."""
+
 
 class Nothing:
     def prepare(self, driver: Any) -> None: ...
@@ -74,6 +81,11 @@ class Nothing:
         return ()
 
     def restore(self, tree: PyTree) -> None: ...
+
+    def give_up(self, driver: Any) -> int:
+        return 0
+
+    def keep(self, driver: Any, runs: Sequence[int]) -> None: ...
 
 
 def train(
@@ -87,10 +99,11 @@ def train(
     spec: Spec | None = None,
     beside: Beside | None = None,
     then: Callable[[Scores, float], Any] = lambda scores, seconds: None,
+    final: bool = False,
 ) -> tuple[Scores, float]:
     """Trains run r on task r with seed r, all in one program, and gives their curves and the seconds it took. From `until` on it leaves
     a checkpoint in `scratch` and ends the process; called alike, it goes on from there. `spec` is for more than one environment a run. What
-    `then` does with the outcome is done before the checkpoint is removed."""
+    `then` does with the outcome is done before the checkpoint is removed. Where it is `final` there are no checkpoints."""
     spec = spec or tasks[0].spec(1, tasks[0].steps)
     steps = spec.iterations
     driver = loop.driver(agent, tasks, seeds, spec, options=options)
@@ -126,16 +139,23 @@ def train(
         if int(scores.points) % 20 == 0:
             print(f"{label}: {driver.iteration * spec.envs:,} steps, {seconds:.0f} s, {np.mean(scores.now()):.1f}", flush=True)
         is_trained, is_over = driver.iteration >= steps, time.monotonic() > until
+        if not is_trained and (count := beside.give_up(driver)):
+            runs = range(len(scores.recent) - count)
+            driver = driver.keep(runs)  # pyright: ignore[reportAttributeAccessIssue]
+            scores.keep(runs)
+            beside.keep(driver, runs)
         is_due = is_over or time.monotonic() - saved > patience
         # What is done with the last one may take long; where nothing is, it would only be removed again.
-        if is_due if not is_trained else not isinstance(beside, Nothing):
+        is_of_use = is_due if not is_trained else not isinstance(beside, Nothing)
+        if is_of_use and not final:
             writing = time.monotonic()
             tree, notes = ((), {}) if is_trained else driver.save()  # who has learnt all needs no replay any more
             folder.save((tree, scores.tree(), beside.tree()), {"notes": notes, "seconds": seconds, "is_trained": is_trained})
             saved = time.monotonic()
             patience = _patience(saved - writing)
         if is_over and not is_trained:
-            raise Interrupted(f"{label} stopped at step {driver.iteration * spec.envs:,}; the same command goes on.")
+            way_on = "nothing of it is kept" if final else "the same command goes on"
+            raise Interrupted(f"{label} stopped at step {driver.iteration * spec.envs:,}; {way_on}.")
     driver.close()
     seconds = before + time.monotonic() - began
     then(scores, seconds)

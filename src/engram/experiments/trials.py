@@ -21,6 +21,7 @@ from engram.experiments import campaign
 from engram.experiments.campaign import CURVES, SHORT, Job
 from engram.experiments.research import parse
 from engram.experiments.running import deadline, main, markdown, train
+from engram.experiments.validation import Best
 from engram.options import replace
 from engram.provenance import describe_machine
 from engram.records import replacing
@@ -58,7 +59,7 @@ class Run:
         agent = replace(campaign.agent_of(jobs[0]), **dict(map(parse, self.set)))
         spec, tasks = campaign.joint(agent, jobs), [find(f"atari:{job.game}", job.steps) for job in jobs]
         seeds = [job.seed for job in jobs]
-        best = campaign.Best(agent, spec, tasks, seeds, self.validations) if self.validations > 0 else None
+        best = Best(agent, spec, tasks, seeds, self.validations) if self.validations > 0 else None
         scores, seconds = train(f"trial {self.agent}", agent, tasks, seeds, self.scratch, until, spec=spec, beside=best)
         if best is not None:
             best.judge.close()

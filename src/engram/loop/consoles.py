@@ -1,15 +1,17 @@
 """Atari: R runs of E consoles each, whose frames ALE's threads compute while the device learns."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Event
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
 from engram.loop.host import Host
+from engram.loop.program import Carry
 from engram.tasks.atari import threads
 from engram.types import Agent
 
@@ -125,9 +127,34 @@ class Consoles(Host):
             if not np.array_equal(observation[e], self.timestep.observation[r, e]):
                 raise self._broken(r, "it does not come back to where it was; was the checkpoint made with another version of ale-py?")
 
+    def keep(self, runs: Sequence[int]) -> "Consoles":
+        """A driver of some of the runs, which go on where they are; the others end here, and so does this driver."""
+        program, at = self.program, np.array(runs)
+        options = {name: np.asarray(values)[at].tolist() for name, values in program.options.items()}
+        allowed = None if program.allowed is None else np.asarray(program.allowed)[at].tolist()
+        kept = Consoles(program.agent, [self.tasks[r] for r in runs], [self.seeds[r] for r in runs], self.spec, options, allowed)
+        kept.carry = jax.jit(partial(some, at))(self.carry)
+        self.arrays = ()  # which may be most of the device's memory
+        kept.timestep = jax.tree.map(lambda x: x[at], self.timestep)
+        kept.iteration, kept.score, kept.episode = self.iteration, self.score[at], self.episode[at]
+        kept.seeded, kept.lives = self.seeded[at], self.lives[at]
+        kept.taken = {(i, e): self.taken[r, e] for i, r in enumerate(runs) for e in range(self.spec.envs)}
+        kept.machines = [self.machines[r] for r in runs]
+        for r in set(range(len(self.machines))) - set(runs):
+            self.machines[r].close()
+        with kept._compiling():
+            pass
+        return kept
+
     def close(self) -> None:
         for machine in self.machines:
             machine.close()
+
+
+def some(runs: Int[np.ndarray, "r"], carry: Carry) -> Carry:
+    """What some of the runs carry."""
+    of_runs = carry._replace(since=None, step=None)
+    return jax.tree.map(lambda x: x[runs], of_runs)._replace(since=carry.since, step=carry.step)
 
 
 def at_once(work: Callable[[int], Any], runs: Iterable[int], left: Event | None = None) -> None:

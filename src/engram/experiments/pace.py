@@ -1,0 +1,47 @@
+"""How long runs of the Atari campaign take, by the rows of those that are done."""
+
+from collections.abc import Sequence
+from typing import Any
+
+VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 5, 10, 100
+"""how a run is judged: so many times in its training by a few whole games, and in the end"""
+SPEED_ALONE, SPEED_OF_MANY = 4_000.0, 13_500.0
+"""agent steps a second of one run, and what those of ever more in one program come near, on an H200, where nothing was measured yet"""
+COMPILATION, LOADING, JUDGING = 30.0, 4.0, 0.15
+"""seconds before the first step, for each run's consoles, and, where nothing was measured yet, for a game of its validations and tests"""
+
+
+def speed(agent: str, runs: int, known: Sequence[dict[str, Any]]) -> float:
+    """Agent steps a second of so many runs in one program: the slowest measured; else what is expected, as much slower or faster as
+    other numbers of runs were."""
+    own = [row for row in known if row["agent"] == agent]
+    alike = [row for row in own if row["runs_in_one_program"] == runs]
+    return expected(runs) * min((row["steps_per_second"] / expected(row["runs_in_one_program"]) for row in alike or own), default=1.0)
+
+
+def expected(runs: int) -> float:
+    """Their speed where nothing was measured. On an H200 eight runs of MBEC++ had 10,700 and thirty 12,400, where this says 10,400 and
+    12,500."""
+    return runs / takes(runs)
+
+
+def takes(runs: int) -> float:
+    """Seconds for a step of each of so many runs: each after the first takes the same time more."""
+    return 1 / SPEED_ALONE + (runs - 1) / SPEED_OF_MANY
+
+
+def needed(agent: str, steps: int, runs: int, known: Sequence[dict[str, Any]]) -> float:
+    """Seconds for so many runs of so many steps in a program: compiling, training and judging them."""
+    games = VALIDATIONS * VALIDATION_GAMES + TEST_GAMES
+    return COMPILATION + (LOADING + steps / speed(agent, runs, known) + judging(agent, steps, known) * games) * runs
+
+
+def judging(agent: str, steps: int, known: Sequence[dict[str, Any]]) -> float:
+    """Seconds for a game of a run's validations and tests: the most measured."""
+    own = [row for row in known if row["agent"] == agent]
+    alike = [row for row in own if row["steps"] == steps]
+
+    def a_game(row: dict[str, Any]) -> float:
+        return row["judging_seconds"] / row["runs_in_one_program"] / (len(row["validation"]) * VALIDATION_GAMES + len(row["test_games"]))
+
+    return max(map(a_game, alike or own), default=JUDGING)
