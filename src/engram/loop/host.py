@@ -99,7 +99,7 @@ class Host:
 
     def start(self) -> None:
         self.carry = jax.jit(self.program.init)(jnp.array(self.seeds, jnp.uint32))
-        self.uploaded = None, ()
+        self.iteration, self.uploaded = 0, (None, ())
         with self._compiling():
             self._make()
             self._begin()
