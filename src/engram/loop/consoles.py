@@ -15,7 +15,7 @@ from engram.loop.program import Carry
 from engram.tasks.atari import threads
 from engram.types import Agent
 
-SEEDED = 30_000
+SEEDED = 60_000
 """steps of a console after which its next game begins by a seed. ALE loads the game anew for that, which takes as long as 100 to 200
 steps, and all other consoles wait; but what was played since is what must be played again when a run is resumed."""
 
