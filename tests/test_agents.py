@@ -1,13 +1,29 @@
 """Agents compute what their equations say, and learn the values of tasks whose values are known."""
 
+import copy
 from dataclasses import replace
+from functools import cache, partial
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from probes import CHOSEN_REWARD, CUE, ONE_STATE, PROBES, SEEN_REWARD, TWO_ARMS, TWO_STATES, WALK, constant, probe_spec, recalls
+from probes import (
+    CHOSEN_REWARD,
+    CUE,
+    ONE_STATE,
+    PROBES,
+    SEEN_REWARD,
+    TWO_ARMS,
+    TWO_STATES,
+    WALK,
+    actor,
+    constant,
+    episodes,
+    probe_spec,
+    recalls,
+)
 
 from engram import episodic, loop, models, records
 from engram import replay as rp
@@ -161,6 +177,20 @@ def test_where_memory_is_not_asked_the_network_says_all(asked):
     np.testing.assert_allclose(batch.target, [1 + 0.5 * (3 + asked[1] * 5.5 / 2), 1.0], rtol=1e-6)
 
 
+def told(agent, numbers):
+    """The agent with other numbers for some options, which may be those of a program that is still to be compiled: one for them all."""
+    agent = copy.copy(agent)
+    for name, value in numbers.items():
+        object.__setattr__(agent, name, value)
+    return agent
+
+
+@cache
+def learning(agent):
+    """What an agent has learnt from two steps, and what it says of that, by its state and numbers for some of its options."""
+    return jax.jit(lambda state, numbers: told(agent, numbers).learn(state, SPEC, jnp.int32(2), jax.random.key(1)))
+
+
 def several_steps(agent):
     """A replay of two steps, rewards 1 and 4, of which the second leads to a state of sevens."""
     state = agent.init(jax.random.key(3), SPEC)
@@ -197,7 +227,7 @@ def test_agents_learn_from_as_many_steps_as_they_are_told(kind):
         agent = kind(**(TINY if kind is MBECpp else {"hidden": 2, "batch": 2}), multi_step=n, learn_start=1)
         state, replay = several_steps(agent)
         state = state._replace(life=state.life._replace(replay=replay)) if kind is MBECpp else state._replace(replay=replay)
-        return float(jax.jit(lambda state: agent.learn(state, SPEC, jnp.int32(2), jax.random.key(1)))(state)[1]["td_loss"])
+        return float(learning(agent)(state, {})[1]["td_loss"])
 
     assert loss(1) != loss(2)
     assert loss(2) == loss(3)  # there are but two
@@ -206,41 +236,44 @@ def test_agents_learn_from_as_many_steps_as_they_are_told(kind):
 @pytest.mark.parametrize("kind", [DQN, MBECpp])
 def test_adam_divides_by_what_gradients_were_and_its_eps(kind):
     """Its first step is rate * g / (|g| + eps)."""
+    agent = kind(**(TINY if kind is MBECpp else {"hidden": 2, "batch": 2}), learn_start=1, learning_rate=1.0)
+    state, replay = several_steps(agent)
+    state = state._replace(life=state.life._replace(replay=replay)) if kind is MBECpp else state._replace(replay=replay)
 
     def step(eps):
-        agent = kind(**(TINY if kind is MBECpp else {"hidden": 2, "batch": 2}), learn_start=1, adam_eps=eps, learning_rate=1.0)
-        state, replay = several_steps(agent)
-        state = state._replace(life=state.life._replace(replay=replay)) if kind is MBECpp else state._replace(replay=replay)
-        after, _ = jax.jit(lambda state: agent.learn(state, SPEC, jnp.int32(2), jax.random.key(1)))(state)
+        after, _ = learning(agent)(state, {"adam_eps": eps})
         q_of = (lambda state: state.semantic.q) if kind is MBECpp else (lambda state: state.q)
         return np.concatenate([np.ravel(b - a) for a, b in zip(*map(jax.tree.leaves, (q_of(state), q_of(after))), strict=True)])
 
     first = step(1.0)
     gradient = first / (1 - np.abs(first))
     assert np.any(gradient)
+    assert np.abs(first).max() < 0.95  # no gradient is longer than 10; without eps each number would go the whole rate, 1
     np.testing.assert_allclose(step(3.0), gradient / (np.abs(gradient) + 3), rtol=1e-4, atol=1e-6)
 
 
-def loss_with_two_memories(**options):
+def loss_with_two_memories(agent, **numbers):
     """The TD loss of an update, with two memories of different worth: the best of them and their mean differ."""
-    agent = MBECpp(**TINY | {"neighbours": 2}, learn_start=1, **options)
     state, replay = several_steps(agent)
     memory = state.life.mind.memory
     memory = memory._replace(values=jnp.array([0.0, 10.0, 0.0, 0.0]), keys=memory.keys.at[1].set(0.1), written=jnp.int32(2))
     state = state._replace(life=state.life._replace(replay=replay, mind=state.life.mind._replace(memory=memory)))
-    return float(jax.jit(lambda state: agent.learn(state, SPEC, jnp.int32(2), jax.random.key(1)))(state)[1]["td_loss"])
+    return float(learning(agent)(state, numbers)[1]["td_loss"])
 
 
 def test_the_rule_of_reading_while_learning_may_be_its_own():
-    best, mean = loss_with_two_memories(p_read=0.0), loss_with_two_memories(p_read=1.0)
-    assert best == loss_with_two_memories(p_read=1.0, p_read_learning=0.0)
-    assert mean == loss_with_two_memories(p_read=0.0, p_read_learning=1.0)
+    agent = MBECpp(**TINY | {"neighbours": 2}, learn_start=1)
+    apart = replace(agent, p_read_learning=0.5)
+    best, mean = loss_with_two_memories(agent, p_read=0.0), loss_with_two_memories(agent, p_read=1.0)
+    assert best == loss_with_two_memories(apart, p_read=1.0, p_read_learning=0.0)
+    assert mean == loss_with_two_memories(apart, p_read=0.0, p_read_learning=1.0)
     assert best != mean
 
 
 @pytest.mark.parametrize(("often", "equal"), [(0.0, True), (1.0, False)])
 def test_who_never_asks_memory_does_not_learn_from_it(often, equal):
-    first, second = (loss_with_two_memories(p_ask=often, fixed_beta=beta) for beta in (0.1, 0.9))
+    agent = MBECpp(**TINY | {"neighbours": 2}, learn_start=1, p_ask=0.5, fixed_beta=0.5)
+    first, second = (loss_with_two_memories(agent, p_ask=often, fixed_beta=beta) for beta in (0.1, 0.9))
     assert (first == second) == equal
 
 
@@ -260,6 +293,11 @@ BLANK = TimeStep(jnp.ones((1, 2)), jnp.zeros(1), jnp.zeros(1, bool), jnp.zeros(1
 GREEDY = {"epsilon_start": 0.0, "epsilon_end": 0.0, "p_refine": 0.0}
 
 
+def acting(agent):
+    """What an agent does first, in one program: by itself each of its operations would be compiled."""
+    return jax.jit(lambda state: agent.act(state, SPEC, BLANK, jnp.int32(0), jax.random.key(0)))
+
+
 def of_two_minds(agent, favourite=0):
     """A state of MBEC++ in which Q_theta is (2, 4), and Q_MBEC 10 for the favourite and 0 else: rewards, and the memory is empty."""
     network = constant(by_hand(agent).life.mind.reward.network, [0.0])
@@ -274,31 +312,37 @@ def of_two_minds(agent, favourite=0):
 def test_contributions_tell_which_part_agrees_with_the_whole(beta, episodic, semantic, chosen):
     agent = MBECpp(**TINY, **GREEDY, fixed_beta=beta)
     # together (7, 4) with beta = 1/2, and (3, 4) with beta = 1/10
-    _, action, metrics = agent.act(of_two_minds(agent), SPEC, BLANK, jnp.int32(0), jax.random.key(0))
+    _, action, metrics = acting(agent)(of_two_minds(agent))
     assert (float(metrics["episodic"]), float(metrics["semantic"])) == (episodic, semantic)
     assert action.tolist() == [chosen]
     assert metrics["value"] == pytest.approx(max(2 + 10 * beta, 4.0))
 
 
-@pytest.mark.parametrize("often", [0.0, 0.3, 1.0])
-def test_memory_decides_as_often_as_it_is_asked(often):
-    agent = MBECpp(**TINY, **GREEDY, p_ask=often)
+def test_memory_decides_as_often_as_it_is_asked():
+    agent = MBECpp(**TINY, **GREEDY, p_ask=0.5)
     state = of_two_minds(agent)  # with the memory it does the first action, without it the second
-    keys = jax.random.split(jax.random.key(0), 2_000)
-    acts = jax.vmap(lambda key: agent.act(state, SPEC, BLANK, jnp.int32(0), key)[1])(keys)
-    plays = jax.vmap(lambda key: agent.play(state, SPEC, BLANK.observation, jnp.array([True]), key)[1])(keys)
-    for actions in (acts, plays):
-        assert float(jnp.mean(actions == 0)) == pytest.approx(often, abs=0.03)
-    asks = jax.vmap(lambda key: agent.asks(key, 4)[:, 0])(keys)
-    assert float(jnp.mean(jnp.all(asks == asks[:, :1], axis=1))) == pytest.approx(often**4 + (1 - often) ** 4, abs=0.03)  # each its own
+
+    @jax.jit
+    @partial(jax.vmap, in_axes=(None, 0))
+    def decided(often, key):
+        own = told(agent, {"p_ask": often})
+        _, acts, _ = own.act(state, SPEC, BLANK, jnp.int32(0), key)
+        _, plays = own.play(state, SPEC, BLANK.observation, jnp.array([True]), key)
+        return acts, plays, own.asks(key, 4)[:, 0]
+
+    for often in (0.0, 0.3, 1.0):
+        acts, plays, asks = decided(often, jax.random.split(jax.random.key(0), 2_000))
+        for actions in (acts, plays):
+            assert float(jnp.mean(actions == 0)) == pytest.approx(often, abs=0.03)
+        assert float(jnp.mean(jnp.all(asks == asks[:, :1], axis=1))) == pytest.approx(often**4 + (1 - often) ** 4, abs=0.03)  # each its own
 
 
 def test_a_memory_that_is_not_asked_is_not_heard():
     agent = MBECpp(**TINY, **GREEDY, p_ask=0.0, centred=True)
-    _, action, metrics = agent.act(of_two_minds(agent, favourite=1), SPEC, BLANK, jnp.int32(0), jax.random.key(0))
+    _, action, metrics = acting(agent)(of_two_minds(agent, favourite=1))
     assert (action.tolist(), float(metrics["value"])) == ([1], 4.0)
     assert float(metrics["episodic"]) == 1.0  # what it would have said is told all the same
-    _, _, metrics = agent.act(by_hand(agent), SPEC, BLANK, jnp.int32(0), jax.random.key(0))
+    _, _, metrics = acting(agent)(by_hand(agent))
     assert float(metrics["value"]) == 4.0  # nor is its level
 
 
@@ -333,7 +377,7 @@ def test_who_acts_by_the_target_copies_acts_and_plays_as_they_say(by_target, cho
     # Every action has an episodic value of 1/2 and half of 10, by the newest weight of 1/2 or that of the copy, 1/5
     episodic = 5.5 * (0.2 if by_target else 0.5)
     for agent, state, best in ((dqn, alone, value), (mbecpp, joint, value + episodic)):
-        _, action, metrics = agent.act(state, SPEC, BLANK, jnp.int32(0), jax.random.key(0))
+        _, action, metrics = acting(agent)(state)
         assert action.tolist() == [chosen]
         assert metrics["value"] == pytest.approx(best)
         left = without_learning(agent, state)
@@ -343,15 +387,11 @@ def test_who_acts_by_the_target_copies_acts_and_plays_as_they_say(by_target, cho
 def test_no_gradient_of_the_td_loss_reaches_memory_trajectory_or_reward():
     """However fast the semantic part learns, the rest of the mind becomes the same."""
 
-    def learnt(rate):
-        agent = MBECpp(**TINY, learning_rate=rate, learn_start=1, trajectory_loss="none")
-        state = agent.init(jax.random.key(3), SPEC)
-        replay = jax.tree.map(lambda x, y: x.at[:2].set(y[:, None]), state.life.replay, experience([1.0, 5.0], [0.0, 1.0]))
-        state = state._replace(life=state.life._replace(replay=replay))
-        after, _ = jax.jit(lambda state: agent.learn(state, SPEC, jnp.int32(2), jax.random.key(1)))(state)
-        return state, after
-
-    (before, slow), (_, fast) = learnt(1e-4), learnt(0.3)
+    agent = MBECpp(**TINY, learn_start=1, trajectory_loss="none")
+    before = agent.init(jax.random.key(3), SPEC)
+    replay = jax.tree.map(lambda x, y: x.at[:2].set(y[:, None]), before.life.replay, experience([1.0, 5.0], [0.0, 1.0]))
+    before = before._replace(life=before.life._replace(replay=replay))
+    slow, fast = (learning(agent)(before, {"learning_rate": rate})[0] for rate in (1e-4, 0.3))
     for a, b in zip(jax.tree.leaves(slow.life.mind), jax.tree.leaves(fast.life.mind), strict=True):
         np.testing.assert_array_equal(a, b)
     for a, b in zip(jax.tree.leaves(slow.life.mind.trajectory), jax.tree.leaves(before.life.mind.trajectory), strict=True):
@@ -414,22 +454,27 @@ def test_a_learning_rate_falls_in_a_straight_line_if_so_chosen():
 
 @pytest.mark.parametrize("name", ["dqn", "drqn", "nec", "mbec++", "ppo"])
 def test_annealed_agents_hardly_learn_in_the_end(name):
+    """From one state, in one program, by the number of the step alone; and who is not annealed has another program."""
     task = find("cartpole", 400)
     options = {"nec": {}, "ppo": {"rollout": 50}}.get(name, {"target_every": 1000})
+    driver = loop.Scan(make(name, anneal=True, **options), [task], [0], task.spec(1, 400))
+    driver.start()
+    driver.advance(350)
+    kept = driver.carry, driver.world
 
-    def moved(anneal):
-        driver = loop.driver(make(name, anneal=anneal, **options), [task], [0], task.spec(1, 400))
-        driver.start()
-        driver.advance(350)
-        before = jax.tree.map(np.array, network(driver.carry.agent))
+    def moved(step):
+        carry, driver.world = jax.tree.map(jnp.copy, kept)  # which the driver writes over
+        driver.carry = carry._replace(step=jnp.int32(step))
         driver.advance(50)
-        changes = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b))), network(driver.carry.agent), before)
+        changes = jax.tree.map(lambda a, b: float(np.max(np.abs(a - b))), network(driver.carry.agent), network(kept[0].agent))
         return max(jax.tree.leaves(changes))
 
     def network(state):
         return getattr(state, {"dqn": "q", "drqn": "q", "nec": "embedding", "mbec++": "semantic", "ppo": "networks"}[name])
 
-    assert 0 < moved(True) < 0.4 * moved(False)
+    assert 0 < moved(350) < 0.4 * moved(50)
+    learns = [loop.program.Program(make(name, anneal=anneal, **options), driver.spec, 1).learn for anneal in (True, False)]
+    assert str(jax.make_jaxpr(learns[0])(kept[0])) != str(jax.make_jaxpr(learns[1])(kept[0]))
 
 
 def test_learning_begins_and_recurs_when_it_is_due():
@@ -484,7 +529,7 @@ def learner(request):
     driver = loop.Scan(agent, PROBES, [0] * len(PROBES), probe_spec(STEPS))
     driver.start()
     driver.advance(STEPS)
-    return agent, driver.carry.agent
+    return agent, jax.tree.map(np.asarray, driver.carry.agent)  # of which NumPy takes a run without a program for each shape
 
 
 def values(learner, probe, seen, actions=()):
@@ -681,7 +726,8 @@ def test_a_trajectory_goes_on_by_what_is_done_not_by_what_would_be_best(name):
     state = agent.init(jax.random.key(0), spec)
     mind = (state.life if name == "mbec++" else state).mind
     seen = jnp.ones((200, 2))
-    after, actions = agent.play(state, spec, seen, jnp.ones(200, bool), jax.random.key(1), 0.5)
+    play = jax.jit(lambda state: agent.play(state, spec, seen, jnp.ones(200, bool), jax.random.key(1), 0.5))
+    after, actions = play(state)
     pairs = models.pairs(seen, actions, spec.actions)
     expected = jax.vmap(mind.trajectory)(fresh(200, agent.trajectory), pairs)
     assert set(actions.tolist()) == {0, 1}
@@ -727,13 +773,14 @@ def trained(agent, *stretches):
 )
 def test_two_updates_in_an_iteration_are_one_after_another(name, options):
     small = {"batch": 8, "hidden": 8, "target_every": 50} | (SMALL if name == "mbec++" else {}) | options
-    one = make(name, "paper", **small)
-    driver = loop.Scan(one, [SHORT], [0], spec := Spec((4,), 2, limit=10, iterations=60))
-    driver.start()
-    driver.advance(41)  # no multiple of what else happens now and then
-    state, step, key = jax.tree.map(lambda x: x[0], driver.carry.agent), driver.carry.step, jax.random.key(3)
-    first, second = jax.random.split(key)
+    one, spec = make(name, "paper", **small), Spec((2,), 2, limit=10, iterations=60)
     learn, both = (jax.jit(lambda *now, agent=agent: agent.learn(now[0], spec, *now[1:])) for agent in (one, replace(one, updates=2)))
+    state, act, rewards = one.init(jax.random.key(0), spec), actor(one, spec), np.random.default_rng(0).normal(size=(5, 10))
+    for step, timestep in zip(range(41), episodes(*((mark, own, True) for mark, own in enumerate(rewards))), strict=False):
+        state, _, _ = act(state, timestep, jnp.int32(step))
+        state, _ = learn(state, jnp.int32(step), jax.random.fold_in(jax.random.key(1), step))
+    step, key = jnp.int32(41), jax.random.key(3)  # no multiple of what else happens now and then
+    first, second = jax.random.split(key)
     once, losses = learn(state, step, first)
     twice, more = learn(once, step, second)
     together, means = both(state, step, key)
