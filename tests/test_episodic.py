@@ -31,6 +31,12 @@ def compiled(agent, spec):
     )
 
 
+@cache
+def training(agent, spec, updates=1):
+    """The model of trajectories is trained, or not, by a mind, what is stored, a step and a key."""
+    return jax.jit(lambda mind, replay, step, key: episodic.train_trajectory(mind, agent, spec, replay, 10.0, step, key, updates))
+
+
 def live(agent, spec, script, extra=8):
     """Feeds the agent with `script`: for each step, for each environment, a reward and "", "end" or "cut"; then `extra` steps
     without reward. Gives its lives, each environment's pairs of state and action, and the model of trajectories."""
@@ -223,12 +229,15 @@ def test_only_what_a_decision_reads_counts_as_used():
 ROWS = 8
 
 
+CHUNKS = replace(STILL, chunk=3, cues=5)
+STRETCHES = jax.jit(lambda *given: episodic._stretches(CHUNKS, replace(SPEC, shape=(1,)), *given))
+
+
 @settings(max_examples=60)
 @given(step=st.integers(1, 60), stored=st.integers(0, 70), seed=st.integers(0, 99))
 def test_a_stretch_is_of_the_episode_being_lived(step, stored, seed):
     """Rows whose state tells the iteration: the chunk is the newest, cues are of the episode, answers follow them."""
-    stored, options = min(stored, step), replace(STILL, chunk=3, cues=5)
-    spec = replace(SPEC, shape=(1,))
+    stored = min(stored, step)
     written = np.full(ROWS, -1.0, np.float32)
     for iteration in range(step):
         written[iteration % ROWS] = iteration
@@ -236,8 +245,8 @@ def test_a_stretch_is_of_the_episode_being_lived(step, stored, seed):
     transition = rp.Transition(row[..., None], jnp.zeros((ROWS, 1), jnp.int32), row, row[..., None], row, row)
     before = models.Trajectory(row[..., None], -row[..., None])
     experience = Experience(transition, before, before)
-    args = options, spec, jnp.array([stored]), experience, jnp.int32(step), jax.random.key(seed)
-    stretch = jax.tree.map(lambda x: np.asarray(x)[0], episodic._stretches(*args))
+    found = STRETCHES(jnp.array([stored]), experience, jnp.int32(step), jax.random.key(seed))
+    stretch = jax.tree.map(lambda x: np.asarray(x)[0], found)
     known = min(stored, ROWS)
     assert bool(stretch.usable) == (known >= 2)
     if known < 2:
@@ -257,9 +266,8 @@ def test_the_trajectory_model_is_trained_every_chunk_by_the_loss_chosen(loss):
     lives, _, _ = live(agent, SPEC, FIVE, extra=3)  # 3 steps of the second episode are stored
     life = lives[-1]
 
-    @jax.jit
     def train(step):
-        return episodic.train_trajectory(life.mind, agent, SPEC, life.replay, 10.0, step, jax.random.key(0))
+        return training(agent, SPEC)(life.mind, life.replay, step, jax.random.key(0))
 
     def change(step):
         pairs = zip(*(jax.tree.leaves(mind.trajectory) for mind in (train(jnp.int32(step)), life.mind)), strict=True)
@@ -282,19 +290,19 @@ def test_two_trainings_at_once_are_one_after_another_each_on_half_of_the_environ
     agent, spec = replace(STILL, p_recall=1.0), replace(SPEC, envs=4)
     lives, _, _ = live(agent, spec, [[(1.0, "")] * 4] * 2, extra=3)
     life, step, key = lives[-1], jnp.int32(6), jax.random.key(0)
-    trained = episodic.train_trajectory(life.mind, agent, spec, life.replay, 10.0, step, key, 2)
+    trained = training(agent, spec, 2)(life.mind, life.replay, step, key)
 
     cue_key, noise_key, _ = jax.random.split(key, 3)
     stretches = episodic._stretches(agent, spec, life.mind.age - 1, life.replay, step, cue_key)
     noise = jax.random.split(noise_key, 4)
     model, state, losses = life.mind.trajectory, life.mind.trajectory_optimiser, []
+
+    def loss(model, of_half):
+        return jnp.mean(jax.vmap(models.recall_loss, in_axes=(None, 0, 0))(model, *of_half))
+
+    one = jax.jit(lambda *given: descend(optimiser(agent.trajectory_rate, 10.0), loss, *given))
     for half in (slice(2), slice(2, 4)):
-
-        def loss(model, half=half):
-            of_half = jax.tree.map(lambda x: x[half], stretches)
-            return jnp.mean(jax.vmap(models.recall_loss, in_axes=(None, 0, 0))(model, of_half, noise[half]))
-
-        model, state, before = descend(optimiser(agent.trajectory_rate, 10.0), loss, model, state)
+        model, state, before = one(model, state, jax.tree.map(lambda x, half=half: x[half], (stretches, noise)))
         losses.append(float(before))
     for a, b in zip(*map(jax.tree.leaves, (trained.trajectory, model)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
@@ -306,6 +314,6 @@ def test_an_episode_too_young_to_have_a_successor_trains_nothing():
     agent = replace(STILL, p_recall=1.0)
     lives, _, _ = live(agent, SPEC, FIVE, extra=1)
     life = lives[-1]
-    after = episodic.train_trajectory(life.mind, agent, SPEC, life.replay, 10.0, jnp.int32(6), jax.random.key(0))
+    after = training(agent, SPEC)(life.mind, life.replay, jnp.int32(6), jax.random.key(0))
     for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(life.mind), strict=True):
         np.testing.assert_array_equal(a, b)
