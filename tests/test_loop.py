@@ -200,33 +200,39 @@ def test_agents_that_say_values_are_told_what_they_earned():
     assert "earned" not in run(loop.Scan, Random(), [CART], [0], CART_SPEC, 1)[0].metrics()
 
 
-@pytest.mark.parametrize("agent", [DQN(hidden=8, batch=4), MBECpp(**SMALL | {"chunk": 7}, learn_start=12)], ids=["dqn", "mbec++"])
-def test_learning_in_a_thread_of_its_own_is_learning(monkeypatch, agent):
-    """As where there is a GPU; on the device that was chosen, most steps by a program without branches."""
-    tasks, spec = [find("cartpole")] * 2, find("cartpole").spec(2, 40)
-    with jax.default_device(jax.devices("cpu")[0]):
+LEARNERS = {"dqn": DQN(hidden=8, batch=4), "mbec++": MBECpp(**SMALL | {"chunk": 7}, learn_start=12)}
+
+
+@pytest.fixture(scope="module", params=LEARNERS)
+def both_ways(request):
+    """An agent's name, drivers that learnt as ever and in a thread, on the device that was chosen, the returns of both, and the steps that
+    were learnt from by the program that branches."""
+    agent, tasks, spec, branching = LEARNERS[request.param], [CART] * 2, CART.spec(2, 40), []
+    with jax.default_device(jax.devices("cpu")[0]), pytest.MonkeyPatch.context() as patch:
         plain, returns = run(loop.Host, agent, tasks, [3, 4], spec, 40)
-        monkeypatch.setattr("engram.loop.host.platform", lambda: "gpu")
-        aside, as_well = run(loop.Host, agent, tasks, [3, 4], spec, 40)
+        patch.setattr("engram.loop.host.platform", lambda: "gpu")
+        aside = loop.Host(agent, tasks, [3, 4], spec)
+        aside.start()
+        patch.setattr(aside, "_learn", lambda arrays, learn=aside._learn: (branching.append(aside.iteration), learn(arrays))[1])
+        return request.param, (plain, aside), (returns, aside.advance(40)), branching
+
+
+def test_learning_in_a_thread_of_its_own_is_learning(both_ways):
+    """As where there is a GPU."""
+    _, (plain, aside), returns, _ = both_ways
     assert plain.aside is plain.usual is None
     assert aside.aside is not None
-    np.testing.assert_array_equal(returns, as_well)
+    np.testing.assert_array_equal(*returns)
     for one, other in zip(plain.arrays, aside.arrays, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_most_steps_are_learnt_from_without_branches(monkeypatch):
-    monkeypatch.setattr("engram.loop.host.platform", lambda: "gpu")
-    agent = MBECpp(**SMALL | {"chunk": 7}, learn_start=12)
-    driver = loop.Host(agent, [find("cartpole")], [3], find("cartpole").spec(1, 40))
-    driver.start()
-    assert driver.usual == (True, False)  # it learns from replay, not of trajectories
-    branching = []
-    learn = driver._learn
-    monkeypatch.setattr(driver, "_learn", lambda arrays: (branching.append(driver.iteration), learn(arrays))[1])
-    driver.advance(30)
-    # Before learning begins, and where a trajectory's chunk is full.
-    assert branching == [*range(12), 14, 21, 28]
+def test_most_steps_are_learnt_from_without_branches(both_ways):
+    name, (_, aside), _, branching = both_ways
+    # Most learn from replay; not so before learning begins, nor where a trajectory's chunk is full.
+    usual, others = {"dqn": ((True,), [*range(16)]), "mbec++": ((True, False), [*range(6), 7, 14, 21, 28, 35])}[name]
+    assert aside.usual == usual
+    assert branching == others
 
 
 def test_what_fails_while_another_thread_learns_waits_for_it(monkeypatch):
