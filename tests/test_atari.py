@@ -350,16 +350,17 @@ def test_the_networks_have_the_sizes_of_their_papers(convolutions, found, parame
 
 @pytest.fixture(scope="module")
 def judged():
-    """Scores of two seeds of an untrained network, in three games each, of which two are played at once."""
+    """Scores of two seeds of an untrained network, in three games each, of which two are played at once: some until all lives are lost,
+    some as long as they may last."""
     driver = loop.driver(SMALL, [find("atari:breakout")] * 2, [0, 1], spec_of("atari:breakout"))
     driver.start()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(games, "TOGETHER", 2)
-        return driver, games.scores(SMALL, driver.spec, driver.carry.agent, driver.tasks, [0, 1], 3)
+        patch.setattr("engram.tasks.atari.LONGEST", 1_600)  # emulator frames of a game
+        yield driver, games.scores(SMALL, driver.spec, driver.carry.agent, driver.tasks, [0, 1], 3)
 
 
-def test_whole_games_are_scored_alike_alone_and_among_others(judged, monkeypatch):
-    monkeypatch.setattr(games, "TOGETHER", 2)
+def test_whole_games_are_scored_alike_alone_and_among_others(judged):
     driver, together = judged
     assert together.shape == (2, 3)
     assert (together == together.astype(int)).all()
@@ -385,7 +386,7 @@ def test_playing_leaves_the_training_as_it_was(judged):
 
 @pytest.mark.parametrize("name", ["dqn", "mbec++"])
 def test_who_learns_nothing_scores_in_training_what_it_scores_when_judged(monkeypatch, name):
-    monkeypatch.setattr("engram.tasks.atari.LONGEST", 1_200)  # emulator frames of a game
+    monkeypatch.setattr("engram.tasks.atari.LONGEST", 800)  # emulator frames of a game, which some end earlier
     monkeypatch.setattr("engram.memory.write", lambda memory, *_: memory)
     monkeypatch.setattr("engram.standard.meet", lambda norm, _: norm)
     greedy = replace(SMALL if name == "dqn" else LEARNS_NOTHING, learn_start=10**9, epsilon_start=0.0, epsilon_end=0.0)
@@ -395,7 +396,7 @@ def test_who_learns_nothing_scores_in_training_what_it_scores_when_judged(monkey
     driver.start()
     driver.carry = driver.carry._replace(agent=opinionated(driver.carry.agent))
     states = jax.tree.map(copy, driver.carry.agent)
-    returns = driver.advance(620)[:, 0]
+    returns = driver.advance(420)[:, 0]
     trained = np.array([row[~np.isnan(row)][:2] for row in returns.T])  # the first two games of each console
     assert all(len(set(driver.taken[0, e])) > 2 for e in range(4))
     assert len(set(trained.ravel().tolist())) > 1
@@ -408,7 +409,7 @@ def test_who_learns_nothing_scores_in_training_what_it_scores_when_judged(monkey
     judge.close()
     for e in range(4):  # every second console is of the other half
         chosen = np.stack(sent[e % 2])[:, e // 2]
-        np.testing.assert_array_equal(chosen[:600], driver.taken[0, e][: len(chosen[:600])])
+        np.testing.assert_array_equal(chosen[:400], driver.taken[0, e][: len(chosen[:400])])
 
 
 def opinionated(state):

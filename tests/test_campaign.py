@@ -32,7 +32,7 @@ TINY = {"hidden": 8, "layers": 1, "batch": 4, "replay": 200, "learn_start": 8, "
 def small(monkeypatch):
     """A tiny network, and few games to judge it by, of which none may last long."""
     monkeypatch.setattr(campaign, "agent_of", lambda job: make("dqn", **TINY))
-    monkeypatch.setattr("engram.tasks.atari.LONGEST", 400)
+    monkeypatch.setattr("engram.tasks.atari.LONGEST", 200)
     monkeypatch.setattr(games, "TOGETHER", 2)
     for name, value in {"VALIDATIONS": 4, "VALIDATION_GAMES": 1, "TEST_GAMES": 3}.items():
         monkeypatch.setattr(pace, name, value)
