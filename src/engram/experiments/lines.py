@@ -88,7 +88,7 @@ def load(line: Line, results: Path) -> Result | None:
 
 def read_curves(file: Path) -> Curves:
     """Of every seed its steps and its returns."""
-    table = np.genfromtxt(file, delimiter=",", skip_header=1, ndmin=2)
+    table = np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)
     return {int(s): (table[table[:, 0] == s, 1], table[table[:, 0] == s, 2]) for s in np.unique(table[:, 0])}
 
 
