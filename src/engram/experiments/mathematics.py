@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from engram import memory as mem
 from engram.experiments.experiment import Claim, Experiment, Found
@@ -22,9 +22,9 @@ CLOSE = 0.1
 POINTS = 20
 
 
-def rates(n: Float[Array, ""], decaying: bool) -> Float[Array, ""]:
+def rates(n: Float[Array, ""], decaying: Bool[Array, ""]) -> Float[Array, ""]:
     """Decaying rates have an infinite sum and a finite sum of squares."""
-    return RATE * 1_000 / (1_000 + n) if decaying else jnp.float32(RATE)
+    return jnp.where(decaying, RATE * 1_000 / (1_000 + n), RATE)
 
 
 def some_memory(key: Key[Array, ""]) -> tuple[mem.Memory, Float[Array, "M"]]:
@@ -45,7 +45,7 @@ def in_stretches(step: Callable, state: PyTree, count: int) -> tuple[PyTree, PyT
     return lax.scan(stretch, state, jnp.arange(POINTS) * (count // POINTS))
 
 
-def writing(key: Key[Array, ""], k: int, decaying: bool, writes: int) -> Float[Array, "P"]:
+def writing(key: Key[Array, ""], k: int, decaying: Bool[Array, ""], writes: int) -> Float[Array, "P"]:
     """Noisy returns of stored trajectories, drawn evenly, are written; the largest distance of a value from the limit that the appendix
     derives, a mean of its neighbours' true values. At a constant rate, that of the values' running mean."""
     memory, true = some_memory(key)
@@ -64,10 +64,10 @@ def writing(key: Key[Array, ""], k: int, decaying: bool, writes: int) -> Float[A
         return (memory, running + share * (memory.values - running)), None
 
     _, (memories, running) = in_stretches(one, (memory, jnp.zeros(SLOTS)), writes)
-    return jnp.max(jnp.abs((memories.values if decaying else running) - limit), axis=1)
+    return jnp.max(jnp.abs(jnp.where(decaying, memories.values, running) - limit), axis=1)
 
 
-def refining(key: Key[Array, ""], k: int, decaying: bool, refinements: int) -> Float[Array, "P"]:
+def refining(key: Key[Array, ""], k: int, decaying: Bool[Array, ""], refinements: int) -> Float[Array, "P"]:
     """Of a world of as many places as there are memories, with two ways from each: how far values are from where they end."""
     memory, reward = some_memory(key)
     near = mem.recall(memory, memory.keys, k)
@@ -106,13 +106,17 @@ def compute(quick: bool) -> dict[str, Any]:
     count, seeds = (2_000, 2) if quick else (1_000_000, SEEDS)
     keys = jax.vmap(jax.random.key)(jnp.arange(seeds))
 
-    def all_seeds(process, k, decaying):
-        return np.asarray(jax.jit(jax.vmap(lambda key: process(key, k, decaying, count)))(keys)).round(6).tolist()
+    def of_all(process):
+        found = {}
+        for k in NEIGHBOURS:
+            seeds_of = jax.jit(jax.vmap(lambda key, decaying, k=k: process(key, k, decaying, count), (0, None)))
+            for kind, decays in (("decaying", True), ("constant", False)):  # by one program
+                found[f"K={k}, {kind}"] = np.asarray(seeds_of(keys, jnp.array(decays))).round(6).tolist()
+        return found
 
-    kinds = {"decaying": True, "constant": False}
     return {
-        "write": {f"K={k}, {kind}": all_seeds(writing, k, decays) for k in NEIGHBOURS for kind, decays in kinds.items()},
-        "refine": {f"K={k}, {kind}": all_seeds(refining, k, decays) for k in NEIGHBOURS for kind, decays in kinds.items()},
+        "write": of_all(writing),
+        "refine": of_all(refining),
         "ratio": {f"K={k}": [contraction(seed, k) for seed in range(seeds)] for k in NEIGHBOURS},
         "count": count,
         "seeds": list(range(seeds)),
