@@ -791,18 +791,28 @@ def test_two_updates_in_an_iteration_are_one_after_another(name, options):
     assert float(losses["td_loss"]) != float(more["td_loss"])
 
 
-def test_models_learn_until_they_stop():
-    agent = make("mbec++", "paper", **SMALL | {"learn_start": 1, "models_stop": 20})
+def known_after_each(agent, iterations):
+    """What an agent knew after each iteration."""
     driver = loop.Scan(agent, [SHORT], [0], Spec((4,), 2, limit=10, iterations=60))
     driver.start()
-    driver.most = 15  # so that one program serves all
-    found = []
-    for steps in (15, 10, 15):
-        driver.advance(steps)
-        state = driver.carry.agent
-        found.append(
-            [jax.tree.leaves(x) for x in jax.tree.map(np.array, (state.life.mind.reward, state.life.mind.trajectory, state.semantic))]
-        )
+    known = []
+    for _ in range(iterations):
+        driver.advance(1)
+        known.append(jax.tree.map(np.array, driver.carry.agent))
+    return known
+
+
+@pytest.fixture(scope="module")
+def stopping():
+    """MBEC++ with two updates in an iteration, whose models learn from 20 steps."""
+    return known_after_each(make("mbec++", "paper", **SMALL | {"learn_start": 1, "models_stop": 20, "target_every": 10, "updates": 2}), 40)
+
+
+def test_models_learn_until_they_stop(stopping):
+    found = [
+        [jax.tree.leaves(x) for x in (known.life.mind.reward, known.life.mind.trajectory, known.semantic)]
+        for known in (stopping[14], stopping[24], stopping[39])
+    ]
     for parts, has_changed in ((found[:2], (True, True, True)), (found[1:], (False, False, True))):
         assert tuple(any(np.any(a != b) for a, b in zip(*pair, strict=True)) for pair in zip(*parts, strict=True)) == has_changed
 
@@ -823,17 +833,14 @@ def test_target_copies_that_follow_go_a_part_of_the_way_with_each_update():
 
 
 @pytest.mark.parametrize("name", ["dqn", "mbec++"])
-def test_an_iteration_of_two_updates_counts_twice_for_the_target_copies(name):
-    agent = make(name, "paper", **({"batch": 8, "hidden": 8, "target_every": 10, "learn_start": 1} | (SMALL if name == "mbec++" else {})))
-    networks = {"dqn": lambda s: (s.q, s.q_target), "mbec++": lambda s: (s.semantic, s.target)}[name]
-    driver = loop.Scan(replace(agent, updates=2), [SHORT], [0], Spec((4,), 2, limit=10, iterations=22))
-    driver.start()
-    equal = []
-    for iteration in range(21):
-        driver.advance(1)
-        now, target = map(jax.tree.leaves, networks(driver.carry.agent))
-        if all(np.array_equal(a, b) for a, b in zip(now, target, strict=True)):
-            equal.append(iteration)
+def test_an_iteration_of_two_updates_counts_twice_for_the_target_copies(name, request):
+    if name == "dqn":
+        known = known_after_each(make("dqn", "paper", batch=8, hidden=8, target_every=10, learn_start=1, updates=2), 21)
+        networks = [(state.q, state.q_target) for state in known]
+    else:
+        networks = [(state.semantic, state.target) for state in request.getfixturevalue("stopping")[:21]]
+    leaves = [map(jax.tree.leaves, pair) for pair in networks]
+    equal = [i for i, (now, target) in enumerate(leaves) if all(np.array_equal(a, b) for a, b in zip(now, target, strict=True))]
     assert [iteration for iteration in equal if iteration > 0] == [5, 10, 15, 20]
 
 
