@@ -163,7 +163,6 @@ def halves(trainer: Trainer, rounds: int) -> dict[str, list[Timing]]:
     def learn():
         for _ in range(calls):
             driver.learn()
-            driver.iteration += 1  # by which it knows what work is due
             jax.block_until_ready(driver.arrays)
 
     return {"act": [timed(act) for _ in range(rounds)], "learn": [timed(learn) for _ in range(rounds)]}

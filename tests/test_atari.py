@@ -183,15 +183,25 @@ def test_games_come_back_whether_they_were_seeded_or_followed_others(monkeypatch
     np.testing.assert_array_equal(driver.episode, again.episode)
 
 
-def test_a_run_that_is_kept_goes_on_as_if_the_others_had():
-    whole, fewer = (played(SMALL, ["atari:pong", "atari:breakout"], [3, 4], 12)[0] for _ in range(2))
+def test_a_run_that_is_kept_goes_on_as_if_the_others_had(monkeypatch):
+    monkeypatch.setattr("engram.loop.consoles.SEEDED", 30)
+    monkeypatch.setattr("engram.tasks.atari.LONGEST", 200)
+    tasks, options = [find("atari:pong-modern"), find("atari:breakout")], {"learning_rate": [1e-3, 1e-4]}
+    whole, fewer = (loop.driver(SMALL, tasks, [3, 4], loop.joint_spec(tasks, 2, 400), options=options) for _ in range(2))
+    for driver in (whole, fewer):
+        driver.start()
+        driver.advance(60)
+    assert (whole.seeded[1] > 0).all()  # games have ended
     kept = fewer.keep([1])
-    expected, returns = (driver.advance(30) for driver in (whole, kept))
+    expected, returns = (driver.advance(20) for driver in (whole, kept))
     np.testing.assert_array_equal(expected[:, 1:], returns)
     np.testing.assert_array_equal(whole.timestep.observation[1:], kept.timestep.observation)
+    for name in ("score", "episode", "seeded", "lives"):
+        np.testing.assert_array_equal(getattr(whole, name)[1:], getattr(kept, name), err_msg=name)
     assert [kept.taken[0, e] for e in range(2)] == [whole.taken[1, e] for e in range(2)]
     assert max(map(max, kept.taken.values())) < 4  # Pong has six actions, Breakout four
-    assert (kept.iteration, kept.seeds, [task.name for task in kept.tasks]) == (42, [4], ["atari:breakout"])
+    assert (kept.iteration, kept.step, kept.seeds, [task.name for task in kept.tasks]) == (80, 80, [4], ["atari:breakout"])
+    assert kept.program.options["learning_rate"].tolist() == pytest.approx([1e-4])
     for one, other in zip(*map(jax.tree.leaves, (whole.carry.agent.q, kept.carry.agent.q)), strict=True):
         np.testing.assert_allclose(one[1:], other, rtol=1e-3, atol=1e-5)
 

@@ -1,5 +1,6 @@
 """The campaign takes what will be done in time, writes rows that are whole, and keeps its ledger true."""
 
+import itertools
 import json
 import time
 from dataclasses import asdict, replace
@@ -18,8 +19,9 @@ from engram.errors import EngramError
 from engram.experiments import campaign, pace, reporting, running, scoreboard, trials, validation
 from engram.experiments.atari import ATARI
 from engram.experiments.campaign import Job, next_batch
-from engram.loop import Consoles, games
+from engram.loop import games
 from engram.provenance import describe_machine
+from engram.records import RunFolder
 from engram.tasks import find
 from engram.tasks.atari import GAMES
 
@@ -150,53 +152,68 @@ def test_what_is_tested_is_each_runs_own_best_policy(tmp_path, small, monkeypatc
 @pytest.mark.parametrize(
     ("left", "lost"),
     [
-        (1_780, 0),  # 500 iterations at 3 s each, and 140 games of each of four runs at 0.5 s
-        (1_779, 1),
-        (1_420, 1),  # three take 2 / 2.5 of the time that four do, 10 s to compile, and 3 * 70 s
-        (1_419, 2),
-        (1_049, 3),
+        (3_560, 0),  # twice 500 iterations at 3 s each, and 140 games of each of four runs at 0.5 s
+        (3_559, 1),
+        (2_830, 1),  # three take 2 / 2.5 of the time that four do, with 3 * 70 s of games, and 10 s to compile
+        (2_829, 2),
+        (2_089, 3),
         (100, 3),  # one goes on in any case
     ],
 )
 def test_as_many_runs_go_on_as_will_be_done_in_time(monkeypatch, left, lost):
+    monkeypatch.setattr(validation, "MARGIN", 2.0)
     for name, value in {"SPEED_ALONE": 1.0, "SPEED_OF_MANY": 2.0, "COMPILATION": 10.0}.items():
         monkeypatch.setattr(pace, name, value)  # four runs take 1 + 3 / 2 of what one takes
-    now = iter([0.0, 100.0, 250.0])  # when it is made, and when it looks
+    now = iter([0.0, 10.0, 100.0, 290.0, 500.0])  # when it is made, and when it looks
     monkeypatch.setattr(validation, "time", SimpleNamespace(monotonic=lambda: next(now)))
     spec = replace(find("atari:pong").spec(1, 10), iterations=600)
-    best = validation.Best(make("dqn"), spec, [find("atari:pong")] * 4, range(4), 5, 250 + left, 0.5)
+    best = validation.Best(make("dqn"), spec, [find("atari:pong")] * 4, range(4), 5, 1e9, 0.5)
     best.past = np.full((6, 4), np.nan)
-    best.past[1] = 0.0
-    assert best.give_up(SimpleNamespace(iteration=20)) == 0  # too early to look
-    assert best.give_up(SimpleNamespace(iteration=50)) == 0  # from now on it is timed
-    assert best.give_up(SimpleNamespace(iteration=59)) == 0
-    assert best.give_up(SimpleNamespace(iteration=100)) == lost
+    best.past[1] = [7.0, 8.0, 9.0, 10.0]
+    best.states = (np.arange(4),)
+
+    def look(iteration):
+        return best.give_up(SimpleNamespace(iteration=iteration))
+
+    assert [look(20), look(30), look(50), look(60)] == [0, 0, 0, 0]
+    best.done_by = 290.0 + left
+    best.judging += 70.0  # of the 190 s since the last look
+    assert look(100) == lost
+    best.keep([0, 2])
+    assert look(130) == 0  # how fast two runs are is not known yet
+    assert (best.seeds, best.past[1].tolist(), best.states[0].tolist()) == ([0, 2], [7.0, 9.0], [0, 2])
+
+
+def test_without_an_end_no_run_is_given_up():
+    best = validation.Best(make("dqn"), find("atari:pong").spec(1, 10), [find("atari:pong")] * 2, range(2), 5)
+    assert [best.give_up(SimpleNamespace(iteration=i)) for i in range(10)] == [0] * 10
 
 
 def test_runs_that_are_given_up_leave_the_others_their_rows(tmp_path, small, monkeypatch):
-    monkeypatch.setattr(validation.Best, "give_up", lambda best, driver: int(driver.iteration == 5 and len(best.seeds) == 2))
+    monkeypatch.setattr(pace, "judging", lambda *_: 0.0 if campaign.rows(tmp_path) else 1e3)  # seconds a game: at first too many
+    monkeypatch.setattr(pace, "needed", lambda *_: 0.0)
     said = []
-    campaign.stretch(tmp_path, tmp_path / "scratch", 4.0, 2, said.append, PLAN[:2], only=["dqn"], final=True)
-    assert [job.name for job in campaign.missing(tmp_path, PLAN[:2])] == []  # there was time to train it alone
-    first, second = (json.loads(job.file(tmp_path).read_text()) for job in PLAN[:2])
-    assert (first["runs_in_one_program"], second["runs_in_one_program"]) == (1, 1)
+    campaign.stretch(tmp_path, tmp_path / "scratch", 4.0, 2, said.append, PLAN[:2], final=True)
+    first, second = (json.loads(job.file(tmp_path).read_text()) for job in PLAN[:2])  # there was time to train the other one alone
+    assert [(row["runs_in_one_program"], row["runs_given_up"]) for row in (first, second)] == [(1, 1), (1, 0)]
     assert len(first["test_games"]) == 3
     assert not np.isnan(first["validation"]).any()
-    assert [line.split(",")[0] for line in said] == ["2 runs", "1 run", "All runs with dqn in their names are done."]
-    assert not list((tmp_path / "scratch").rglob("*.safetensors"))
+    assert [line.split(",")[0] for line in said] == ["2 runs", "1 run", "All runs of the plan are done."]
+    assert pace.speed("dqn", 1, [first, second]) == pytest.approx(second["steps_per_second"])
 
 
-def test_a_final_stretch_that_is_too_short_says_that_nothing_is_kept(tmp_path, small, monkeypatch):
-    def advance(driver, iterations):
-        clock.append(20.0)
-        return plain(driver, iterations)
+def test_a_final_stretch_goes_on_to_its_end_and_saves_nothing(tmp_path, small, monkeypatch):
+    monkeypatch.setattr(RunFolder, "save", lambda *_: pytest.fail("it saved"))
+    clock = itertools.count()  # time is over soon after it has begun
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: 10.0 * next(clock)))
+    campaign.run(PLAN[:1], tmp_path, tmp_path / "scratch", 15.0, final=True)
+    assert not campaign.missing(tmp_path, PLAN[:1])
 
-    clock, plain = [0.0], Consoles.advance
-    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=lambda: clock[-1]))
-    monkeypatch.setattr(Consoles, "advance", advance)
-    with pytest.raises(EngramError, match=r"stopped at step \d+; nothing of it is kept"):
-        campaign.run(PLAN[:1], tmp_path, tmp_path / "scratch", 10.0, final=True)
-    assert not list((tmp_path / "scratch").rglob("*.safetensors"))
+
+def test_of_a_final_stretch_so_many_runs_begin_that_those_that_go_on_fit_beside_all(tmp_path, small, monkeypatch):
+    monkeypatch.setattr(campaign, "room", lambda job: 2)
+    batches = [next_batch(tmp_path, 600, 8, PLAN, final) for final in (False, True)]
+    assert [len(batch.jobs) for batch in batches if batch] == [2, 1]
 
 
 def test_a_stretch_without_time_leaves_the_ledger_as_it_was(tmp_path, small):

@@ -47,6 +47,13 @@ def test_the_usual_step_is_the_most_frequent_kind():
     assert usual(work(), [6, 12, 1]) == (True, True)
 
 
+def test_work_that_is_known_in_another_order_is_refused():
+    with pytest.raises(RuntimeError, match="more work than was noted"), settled((True,)):
+        run(1)
+    with pytest.raises(RuntimeError, match="less work than was noted"), settled((True, True, True)):
+        run(1)
+
+
 def test_what_was_settled_or_noted_ends_with_its_block():
     with noting() as noted, settled((True, True)):
         assert run(1) == 20

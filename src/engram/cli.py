@@ -121,7 +121,8 @@ class Campaign:
     only: tuple[str, ...] = ()
     """only runs that have one of these in their names, such as pong, dqn or 400k; what was stopped goes on first"""
     final: bool = False
-    """nothing is left of this machine afterwards: runs that would keep others from being done in time are given up, and none is saved"""
+    """nothing is left of this machine afterwards: no checkpoints are written, and runs that would keep others from being done in time are
+    given up"""
     results: str = "results"
     """where the ledger lies"""
     scratch: str = "runs/campaign"

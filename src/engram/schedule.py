@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from jax import lax
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Int
 
 Falls = Callable[[Any], Any]
 """whether work falls on a step, which is a number or still to be traced"""
@@ -19,13 +19,15 @@ _noted: ContextVar[list[Falls] | None] = ContextVar("noted", default=None)
 
 
 def when(falls: Falls, step: Int[Array, ""], work: Callable[[], Any], rest: Callable[[], Any]) -> Any:
-    """`work()` where `falls(step)`, else `rest()`. Under `vmap` this stays a branch, since `step` is the same for all runs."""
+    """`work()` where `falls(step)`, else `rest()`. Under `vmap` this stays a branch, since `step` is the same for all runs. It must not
+    stand inside other work, nor in a loop: pieces of work are known by their order."""
     if (noted := _noted.get()) is not None:
         noted.append(falls)
     if (known := _settled.get()) is not None:
-        return work() if next(known) else rest()
-    is_due: Bool[Array, ""] = falls(step)
-    return lax.cond(is_due, work, rest)
+        if (is_due := next(known, None)) is None:
+            raise RuntimeError("There is more work than was noted: `when` must not stand inside other work, nor in a loop.")
+        return work() if is_due else rest()
+    return lax.cond(falls(step), work, rest)
 
 
 @contextmanager
@@ -42,9 +44,11 @@ def noting() -> Iterator[list[Falls]]:
 def settled(known: Known) -> Iterator[None]:
     """A program that is traced within has no branches: it does the work of steps of which this is known. A GPU's program that branches
     keeps whoever calls it waiting until the GPU is there."""
-    token = _settled.set(iter(known))
+    token = _settled.set(left := iter(known))
     try:
         yield
+        if next(left, None) is not None:
+            raise RuntimeError("There is less work than was noted: `when` must not stand inside other work.")
     finally:
         _settled.reset(token)
 

@@ -146,12 +146,14 @@ def read(file: Path) -> dict[str, Any]:
         raise EngramError(f"{file} cannot be read ({error}): remove it, and the campaign trains that run again.") from error
 
 
-def next_batch(results: Path, seconds: float, most: int, plan: Sequence[Job] = PLAN) -> Batch | None:
-    """The first runs of the plan that will be done in time, with others of their kind, as many as fit; None where there are none."""
+def next_batch(results: Path, seconds: float, most: int, plan: Sequence[Job] = PLAN, final: bool = False) -> Batch | None:
+    """The first runs of the plan that will be done in time, with others of their kind, as many as fit; None where there are none. Of a
+    `final` stretch as many as fit beside those of them that may have to go on without the others."""
     open_jobs, known = missing(results, plan), rows_of_device(results)
     for first in open_jobs:
-        alike = [job for job in open_jobs if (job.label, job.steps) == (first.label, first.steps)][: min(most, room(first))]
-        for count in range(len(alike), 0, -1):
+        alike = [job for job in open_jobs if (job.label, job.steps) == (first.label, first.steps)]
+        fit = (room(first) + 1) // 2 if final else room(first)
+        for count in range(min(most, fit, len(alike)), 0, -1):
             if pace.needed(first.agent, first.steps, count, known) <= seconds:
                 return Batch(alike[:count], pace.needed(first.agent, first.steps, count, known))
     return None
@@ -205,13 +207,14 @@ def stretch(
     if unknown := [text for text in only if not any(text in job.name for job in whole)]:
         raise EngramError(f"No run of the plan has {unknown[0]!r} in its name: they are called like {whole[0].name}.")
     plan = [job for job in whole if not only or any(text in job.name for text in only)]
-    while (batch := begun(scratch, results) or next_batch(results, until - time.monotonic(), most, plan)) is not None:
+    while (batch := begun(scratch, results) or next_batch(results, until - time.monotonic(), most, plan, final)) is not None:
         how = f"about {batch.seconds / 60:.0f} minutes" if batch.seconds else "begun before"
         say(f"{len(batch.jobs)} run{'s' * (len(batch.jobs) != 1)}, {how}: {', '.join(job.name for job in batch.jobs)}")
-        with replacing(scratch / "begun.json") as file:
-            file.write(json.dumps([asdict(job) for job in batch.jobs]).encode())
+        if not final:
+            with replacing(scratch / "begun.json") as file:
+                file.write(json.dumps([asdict(job) for job in batch.jobs]).encode())
         run(batch.jobs, results, scratch, until, final)
-        (scratch / "begun.json").unlink()
+        (scratch / "begun.json").unlink(missing_ok=True)
         write_page(results, whole)
     left, known = missing(results, plan), rows(results)
     of = f"with {' or '.join(only)} in their names" if only else "of the plan"
@@ -239,7 +242,8 @@ def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float, final: 
         best.judge.close()
         spent = {
             "runs_in_one_program": len(best.seeds),
-            "steps_per_second": (jobs[0].steps * len(best.seeds) + best.lost_steps) / max(training - compiling, training / 4),
+            "runs_given_up": len(jobs) - len(best.seeds),
+            "steps_per_second": jobs[0].steps * len(best.seeds) / max(training - compiling, training / 4),
             "seconds_with_compilation": training,
             "judging_seconds": judged + time.monotonic() - began,
         }

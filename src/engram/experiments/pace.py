@@ -14,7 +14,7 @@ COMPILATION, LOADING, JUDGING = 30.0, 4.0, 0.15
 def speed(agent: str, runs: int, known: Sequence[dict[str, Any]]) -> float:
     """Agent steps a second of so many runs in one program: the slowest measured; else what is expected, as much slower or faster as
     other numbers of runs were."""
-    own = [row for row in known if row["agent"] == agent]
+    own = _like(agent, known)
     alike = [row for row in own if row["runs_in_one_program"] == runs]
     return expected(runs) * min((row["steps_per_second"] / expected(row["runs_in_one_program"]) for row in alike or own), default=1.0)
 
@@ -38,10 +38,15 @@ def needed(agent: str, steps: int, runs: int, known: Sequence[dict[str, Any]]) -
 
 def judging(agent: str, steps: int, known: Sequence[dict[str, Any]]) -> float:
     """Seconds for a game of a run's validations and tests: the most measured."""
-    own = [row for row in known if row["agent"] == agent]
+    own = _like(agent, known)
     alike = [row for row in own if row["steps"] == steps]
 
     def a_game(row: dict[str, Any]) -> float:
         return row["judging_seconds"] / row["runs_in_one_program"] / (len(row["validation"]) * VALIDATION_GAMES + len(row["test_games"]))
 
     return max(map(a_game, alike or own), default=JUDGING)
+
+
+def _like(agent: str, known: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of the agent; but where runs were given up, times are of more runs than there are rows."""
+    return [row for row in known if row["agent"] == agent and not row.get("runs_given_up")]

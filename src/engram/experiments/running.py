@@ -68,7 +68,7 @@ class Beside(Protocol):
         """How many runs, the last ones, end now for the sake of the others; asked at every point of the curve."""
         ...
 
-    def keep(self, driver: Any, runs: Sequence[int]) -> None:
+    def keep(self, runs: Sequence[int]) -> None:
         """Only these go on."""
 
 
@@ -85,7 +85,7 @@ class Nothing:
     def give_up(self, driver: Any) -> int:
         return 0
 
-    def keep(self, driver: Any, runs: Sequence[int]) -> None: ...
+    def keep(self, runs: Sequence[int]) -> None: ...
 
 
 def train(
@@ -103,7 +103,8 @@ def train(
 ) -> tuple[Scores, float]:
     """Trains run r on task r with seed r, all in one program, and gives their curves and the seconds it took. From `until` on it leaves
     a checkpoint in `scratch` and ends the process; called alike, it goes on from there. `spec` is for more than one environment a run. What
-    `then` does with the outcome is done before the checkpoint is removed. Where it is `final` there are no checkpoints."""
+    `then` does with the outcome is done before the checkpoint is removed. Where it is `final` there are no checkpoints, and it goes on to
+    the end."""
     spec = spec or tasks[0].spec(1, tasks[0].steps)
     steps = spec.iterations
     driver = loop.driver(agent, tasks, seeds, spec, options=options)
@@ -138,12 +139,12 @@ def train(
         seconds = before + time.monotonic() - began
         if int(scores.points) % 20 == 0:
             print(f"{label}: {driver.iteration * spec.envs:,} steps, {seconds:.0f} s, {np.mean(scores.now()):.1f}", flush=True)
-        is_trained, is_over = driver.iteration >= steps, time.monotonic() > until
+        is_trained, is_over = driver.iteration >= steps, time.monotonic() > until and not final
         if not is_trained and (count := beside.give_up(driver)):
             runs = range(len(scores.recent) - count)
             driver = driver.keep(runs)  # pyright: ignore[reportAttributeAccessIssue]
             scores.keep(runs)
-            beside.keep(driver, runs)
+            beside.keep(runs)
         is_due = is_over or time.monotonic() - saved > patience
         # What is done with the last one may take long; where nothing is, it would only be removed again.
         is_of_use = is_due if not is_trained else not isinstance(beside, Nothing)
@@ -154,8 +155,7 @@ def train(
             saved = time.monotonic()
             patience = _patience(saved - writing)
         if is_over and not is_trained:
-            way_on = "nothing of it is kept" if final else "the same command goes on"
-            raise Interrupted(f"{label} stopped at step {driver.iteration * spec.envs:,}; {way_on}.")
+            raise Interrupted(f"{label} stopped at step {driver.iteration * spec.envs:,}; the same command goes on.")
     driver.close()
     seconds = before + time.monotonic() - began
     then(scores, seconds)

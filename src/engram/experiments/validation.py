@@ -16,13 +16,13 @@ from engram.policy import without_learning
 from engram.tasks import Task
 from engram.types import Agent, Spec
 
-LOOKS = 20
-"""how often it is looked whether all runs will be done in time"""
+LOOKS, MARGIN = 20, 1.05
+"""how often it is looked whether all runs will be done in time, and how much longer than expected they may take"""
 
 
 class Best:
-    """Of each run the policy that did best in validation; a few whole games, several times in a training. Where all must be done by some
-    time, whose runs are too slow for that loses the last of them."""
+    """Of each run the policy that did best in validation; a few whole games, several times in a training. Where there is a time by which
+    to be done, it also tells how many runs must be given up for that."""
 
     def __init__(
         self,
@@ -38,9 +38,7 @@ class Best:
         self.done_by, self.a_game = done_by, a_game
         self.looks = 0
         self.since: tuple[int, float] | None = None
-        """the iteration and the time from which on so many runs were trained together"""
-        self.lost_steps = 0
-        """of runs that were given up"""
+        """the iteration and the time of the last look, unless runs were given up since"""
         self.every = max(1, spec.iterations // validations)
         self.scores = np.full(len(seeds), -np.inf)
         self.states: PyTree = ()
@@ -79,23 +77,21 @@ class Best:
         if self.done_by == math.inf or looks == self.looks:
             return 0
         self.looks, now, runs = looks, time.monotonic(), len(self.seeds)
-        spent = now - float(self.judging[0])  # not on judging
-        if self.since is None:
-            self.since = done, spent
+        before, self.since = self.since, (done, now - float(self.judging[0]))  # what was spent on judging does not count
+        if before is None:
             return 0
-        each = (spent - self.since[1]) / (done - self.since[0])
-        games = np.isnan(self.past[1:, 0]).sum() * pace.VALIDATION_GAMES + pace.TEST_GAMES
+        each = (self.since[1] - before[1]) / (done - before[0])
+        to_judge = np.isnan(self.past[1:, 0]).sum() * pace.VALIDATION_GAMES + pace.TEST_GAMES
 
         def needs(count: int) -> float:
             training = (self.spec.iterations - done) * each * pace.takes(count) / pace.takes(runs)
-            return training + pace.COMPILATION * (count < runs) + self.a_game * games * count
+            return MARGIN * (training + self.a_game * to_judge * count) + pace.COMPILATION * (count < runs)
 
         return runs - next((count for count in range(runs, 1, -1) if needs(count) <= self.done_by - now), 1)
 
-    def keep(self, driver: Any, runs: Sequence[int]) -> None:
+    def keep(self, runs: Sequence[int]) -> None:
         lost, at = [task.name.partition(":")[2] for r, task in enumerate(self.tasks) if r not in runs], np.array(runs)
         print(f"given up, since not all would be done in time: {', '.join(lost)}", flush=True)
-        self.lost_steps += len(lost) * driver.iteration * self.spec.envs
         self.tasks, self.seeds = [self.tasks[r] for r in runs], [self.seeds[r] for r in runs]
         self.scores, self.past, self.states = self.scores[at], self.past[:, at], jax.tree.map(lambda x: x[at], self.states)
         self.since = None

@@ -134,7 +134,7 @@ class Consoles(Host):
         allowed = None if program.allowed is None else np.asarray(program.allowed)[at].tolist()
         kept = Consoles(program.agent, [self.tasks[r] for r in runs], [self.seeds[r] for r in runs], self.spec, options, allowed)
         kept.carry = jax.jit(partial(some, at))(self.carry)
-        self.arrays = ()  # which may be most of the device's memory
+        self.arrays, self.uploaded = (), (None, ())  # which may be most of the device's memory
         kept.timestep = jax.tree.map(lambda x: x[at], self.timestep)
         kept.iteration, kept.score, kept.episode = self.iteration, self.score[at], self.episode[at]
         kept.seeded, kept.lives = self.seeded[at], self.lives[at]

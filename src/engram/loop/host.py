@@ -46,6 +46,8 @@ class Host:
         self.packing = Packing(self._shape())
         self._act, self._learn = InPlace(self._packed_act), InPlace(self._packed_learn)
         self._usual_learn = InPlace(self._packed_usual_learn)
+        self.step = 0
+        """the device's: how often it has learnt, or is about to"""
         self.work: list[schedule.Falls] = []
         self.usual: schedule.Known | None = None
         """which of the work falls on most steps, where these have a program of their own"""
@@ -85,9 +87,10 @@ class Host:
         return actions
 
     def learn(self) -> None:
-        is_usual = self.usual is not None and schedule.of_step(self.work, self.iteration) == self.usual
+        is_usual = self.usual is not None and schedule.of_step(self.work, self.step) == self.usual
         with jax.default_device(self.device):  # which each thread has its own of
             self.arrays, _ = (self._usual_learn if is_usual else self._learn)(self.arrays)
+        self.step += 1
 
     @property
     def carry(self) -> Carry:
@@ -95,11 +98,11 @@ class Host:
 
     @carry.setter
     def carry(self, carry: Carry) -> None:
-        self.arrays = self.packing.pack(carry)
+        self.arrays, self.step = self.packing.pack(carry), int(carry.step)  # the host counts with the device
 
     def start(self) -> None:
         self.carry = jax.jit(self.program.init)(jnp.array(self.seeds, jnp.uint32))
-        self.iteration, self.uploaded = 0, (None, ())
+        self.uploaded = None, ()
         with self._compiling():
             self._make()
             self._begin()
