@@ -457,7 +457,7 @@ LOOKS_UP = {"gamma": 0.5, "neighbours": 5, "slots": 2_000, "epsilon_end": 0.5, "
     [
         make("dqn", **LEARNS),
         make("mbec++", "paper", **LEARNS, slots=200, neighbours=5, chunk=2, act_by_target=True, double=True, q_chooses=True),
-        make("nec", **LOOKS_UP, hidden=32, batch=12, replay=800, learn_every=1, learning_rate=3e-4, horizon=1),
+        make("nec", **LOOKS_UP, hidden=32, batch=12, replay=800, learn_every=1, learning_rate=1e-4, horizon=1),
         make("mfec", **LOOKS_UP),
     ],
     ids=["dqn", "mbec++", "nec", "mfec"],
