@@ -3,7 +3,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from engram.models import RewardModel, Trajectory, TrajectoryModel
 from engram.networks import MLP, choosable, descend, draw, fresh, lived, optimiser
 from engram.options import Count, Positive, Probability
 from engram.replay import Transition
-from engram.schedule import when
+from engram.schedule import Step, when
 from engram.types import Spec
 
 
@@ -287,7 +287,7 @@ def train_trajectory(
     return mind._replace(trajectory=model, trajectory_optimiser=state, recall_loss=last)
 
 
-def is_learning(options: Episodic, spec: Spec, step: Any) -> Any:
+def is_learning(options: Episodic, spec: Spec, step: Step) -> Bool[Array, ""] | bool:
     """Whether trajectory and reward model still learn. The same for all runs."""
     return True if options.models_stop is None else step * spec.envs < options.models_stop
 

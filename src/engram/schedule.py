@@ -7,10 +7,12 @@ from contextvars import ContextVar
 from typing import Any
 
 from jax import lax
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
-Falls = Callable[[Any], Any]
-"""whether work falls on a step, which is a number or still to be traced"""
+Step = Int[Array, ""] | int
+"""still to be traced, or known"""
+Falls = Callable[[Step], Bool[Array, ""] | bool]
+"""whether work falls on a step"""
 Known = tuple[bool, ...]
 """of each piece of work, in the order in which a program comes to it, whether it falls on a step"""
 

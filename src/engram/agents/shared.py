@@ -13,7 +13,7 @@ from engram import replay as rp
 from engram.errors import EngramError
 from engram.networks import CONVOLUTIONS, MLP, Seeing, Vision, choosable, encode, width
 from engram.options import Count, Positive, Probability, Share, check_all
-from engram.schedule import when
+from engram.schedule import Step, when
 from engram.types import Spec, TimeStep
 
 
@@ -241,7 +241,7 @@ def renewed(options: Bootstrapping, spec: Spec, step: Int[Array, ""], new: PyTre
     return when(lambda step: step % period == 0, step, lambda: new, lambda: old) if spec.stack else every(period, step, new, old)
 
 
-def due(options: Learning, spec: Spec, step: Any) -> Any:
+def due(options: Learning, spec: Spec, step: Step) -> Bool[Array, ""] | bool:
     """Whether this iteration learns."""
     return (step * spec.envs >= options.learn_start) & (step % options.learn_every == 0)
 

@@ -160,7 +160,7 @@ def next_batch(results: Path, seconds: float, most: int, plan: Sequence[Job] = P
 
 
 def rows_of_device(results: Path) -> list[dict[str, Any]]:
-    """By what was measured on devices like the one here."""
+    """What was measured on devices like the one here."""
     device = describe_machine()["device"]
     return [row for row in rows(results) if row["device"] == device]
 
