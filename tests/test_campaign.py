@@ -3,7 +3,7 @@
 import itertools
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -149,44 +149,48 @@ def test_what_is_tested_is_each_runs_own_best_policy(tmp_path, small, monkeypatc
         assert json.loads(PLAN[r].file(tmp_path).read_text())["validation"] == told[:, r].tolist()
 
 
-@pytest.mark.parametrize(
-    ("left", "lost"),
-    [
-        (3_560, 0),  # twice 500 iterations at 3 s each, and 140 games of each of four runs at 0.5 s
-        (3_559, 1),
-        (2_830, 1),  # three take 2 / 2.5 of the time that four do, with 3 * 70 s of games, and 10 s to compile
-        (2_829, 2),
-        (2_089, 3),
-        (100, 3),  # one goes on in any case
-    ],
-)
-def test_as_many_runs_go_on_as_will_be_done_in_time(monkeypatch, left, lost):
-    monkeypatch.setattr(validation, "MARGIN", 2.0)
-    for name, value in {"SPEED_ALONE": 1.0, "SPEED_OF_MANY": 2.0, "COMPILATION": 10.0}.items():
-        monkeypatch.setattr(pace, name, value)  # four runs take 1 + 3 / 2 of what one takes
-    now = iter([0.0, 10.0, 100.0, 290.0, 500.0])  # when it is made, and when it looks
-    monkeypatch.setattr(validation, "time", SimpleNamespace(monotonic=lambda: next(now)))
-    spec = replace(find("atari:pong").spec(1, 10), iterations=600)
-    best = validation.Best(make("dqn"), spec, [find("atari:pong")] * 4, range(4), 5, 1e9, 0.5)
-    best.past = np.full((6, 4), np.nan)
+@pytest.fixture
+def clock(monkeypatch):
+    """The time, which tests set."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+@pytest.mark.parametrize(("left", "is_missed"), [(1_620, False), (1_619, True)])
+def test_a_time_is_missed_by_the_pace_since_the_first_look_and_the_games_to_come(monkeypatch, clock, left, is_missed):
+    monkeypatch.setattr(pace, "MARGIN", 1.0)
+    deadline = pace.Deadline(780.0 + left, 600, 0.5)
+    for iteration, clock.now in ((1, 500.0), (29, 510.0), (30, 520.0), (59, 700.0)):
+        assert not deadline.is_missed(iteration, 4, 60, 0.0)
+    clock.now = 780.0  # 70 iterations since 520, and 50 s of validations: 3 s each, of which 500 are to come, and 60 games of four runs
+    assert deadline.is_missed(100, 4, 60, 50.0) is is_missed
+    clock.now += left
+    assert not deadline.is_missed(101, 4, 60, 50.0)  # it does not look at every iteration
+    assert deadline.is_missed(120, 4, 60, 50.0)
+
+
+def test_after_a_run_was_given_up_the_others_show_how_fast_they_are(clock):
+    deadline = pace.Deadline(1_000.0, 600, 0.0)
+    asked = []
+    for iteration, runs, clock.now in ((30, 3, 100.0), (60, 3, 200.0), (61, 2, 230.0), (89, 2, 240.0), (90, 2, 250.0), (120, 1, 900.0)):
+        asked.append(deadline.is_missed(iteration, runs, 0, 0.0))
+    assert asked == [False, True, False, False, False, False]  # 3.3 s an iteration are too slow, 0.7 are not; and one goes on in any case
+    deadline.since, clock.now = (2, 90, 250.0), 400.0
+    assert deadline.is_missed(120, 2, 0, 0.0)  # 5 s are
+
+
+def test_what_is_kept_of_runs_is_theirs():
+    best = validation.Best(make("dqn"), find("atari:pong").spec(1, 10), [find("atari:pong")] * 4, range(4), 5)
+    best.past, best.states = np.full((6, 4), np.nan), (np.arange(4),)
     best.past[1] = [7.0, 8.0, 9.0, 10.0]
-    best.states = (np.arange(4),)
-
-    def look(iteration):
-        return best.give_up(SimpleNamespace(iteration=iteration))
-
-    assert [look(20), look(30), look(50), look(60)] == [0, 0, 0, 0]
-    best.done_by = 290.0 + left
-    best.judging += 70.0  # of the 190 s since the last look
-    assert look(100) == lost
     best.keep([0, 2])
-    assert look(130) == 0  # how fast two runs are is not known yet
     assert (best.seeds, best.past[1].tolist(), best.states[0].tolist()) == ([0, 2], [7.0, 9.0], [0, 2])
 
 
 def test_without_an_end_no_run_is_given_up():
     best = validation.Best(make("dqn"), find("atari:pong").spec(1, 10), [find("atari:pong")] * 2, range(2), 5)
-    assert [best.give_up(SimpleNamespace(iteration=i)) for i in range(10)] == [0] * 10
+    assert not any(best.gives_up(SimpleNamespace(iteration=i)) for i in range(10))
 
 
 def test_runs_that_are_given_up_leave_the_others_their_rows(tmp_path, small, monkeypatch):

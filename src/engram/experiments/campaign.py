@@ -231,8 +231,8 @@ def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float, final: 
     agent, seeds = agent_of(jobs[0]), [job.seed for job in jobs]
     spec = joint(agent, jobs)
     tasks = [find(f"atari:{job.game}", job.steps) for job in jobs]
-    done_by, a_game = until if final else math.inf, pace.judging(jobs[0].agent, jobs[0].steps, rows_of_device(results))
-    best = Best(agent, spec, tasks, seeds, pace.VALIDATIONS, done_by, a_game)
+    a_game = pace.judging(jobs[0].agent, jobs[0].steps, rows_of_device(results))
+    best = Best(agent, spec, tasks, seeds, pace.VALIDATIONS, pace.Deadline(until, spec.iterations, a_game) if final else None)
     label = f"atari {jobs[0].agent} {jobs[0].steps * SKIP:,} frames"
 
     def finish(scores: Scores, seconds: float) -> None:

@@ -1,5 +1,6 @@
 """How long runs of the Atari campaign take, by the rows of those that are done."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,6 +8,8 @@ VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 5, 10, 100
 """how a run is judged: so many times in its training by a few whole games, and in the end"""
 SPEED_ALONE, SPEED_OF_MANY = 4_000.0, 13_500.0
 """agent steps a second of one run, and what those of ever more in one program come near, on an H200, where nothing was measured yet"""
+LOOKS, MARGIN = 20, 1.05
+"""how often in a training it is looked whether it will be done in time, and how much longer than expected it may take"""
 COMPILATION, LOADING, JUDGING = 30.0, 4.0, 0.15
 """seconds before the first step, for each run's consoles, and, where nothing was measured yet, for a game of its validations and tests"""
 
@@ -50,3 +53,30 @@ def judging(agent: str, steps: int, known: Sequence[dict[str, Any]]) -> float:
 def _like(agent: str, known: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of the agent; but where runs were given up, times are of more runs than there are rows."""
     return [row for row in known if row["agent"] == agent and not row.get("runs_given_up")]
+
+
+class Deadline:
+    """Tells whether runs that are trained together will be done in time, by how fast they were since there were so many of them: others
+    may use the processors for a minute or two, and leave them again."""
+
+    def __init__(self, until: float, iterations: int, a_game: float):
+        self.until, self.iterations, self.a_game = until, iterations, a_game
+        """`a_game`: seconds that one takes by which a run is judged"""
+        self.looks = 0
+        self.since: tuple[int, int, float] | None = None
+        """so many runs at an iteration, and when that was"""
+
+    def is_missed(self, iteration: int, runs: int, games: int, judging: float) -> bool:
+        """Asked again and again. `games` are those by which each run is still to be judged, `judging` the seconds that went into others so
+        far, which do not count. One run is never given up."""
+        looks = iteration * LOOKS // self.iterations
+        if looks == 0 or runs == 1:  # at first it compiles and learns nothing
+            return False
+        now = time.monotonic()
+        if self.since is None or self.since[0] != runs:
+            self.looks, self.since = looks, (runs, iteration, now - judging)
+        if looks == self.looks:
+            return False
+        self.looks, (_, first, began) = looks, self.since
+        training = (self.iterations - iteration) * (now - judging - began) / (iteration - first)
+        return MARGIN * (training + self.a_game * games * runs) > self.until - now

@@ -64,8 +64,8 @@ class Beside(Protocol):
 
     def restore(self, tree: PyTree) -> None: ...
 
-    def give_up(self, driver: Any) -> int:
-        """How many runs, the last ones, end now for the sake of the others; asked at every point of the curve."""
+    def gives_up(self, driver: Any) -> bool:
+        """Whether the last run ends now for the sake of the others; asked at every point of the curve."""
         ...
 
     def keep(self, runs: Sequence[int]) -> None:
@@ -82,8 +82,8 @@ class Nothing:
 
     def restore(self, tree: PyTree) -> None: ...
 
-    def give_up(self, driver: Any) -> int:
-        return 0
+    def gives_up(self, driver: Any) -> bool:
+        return False
 
     def keep(self, runs: Sequence[int]) -> None: ...
 
@@ -140,8 +140,8 @@ def train(
         if int(scores.points) % 20 == 0:
             print(f"{label}: {driver.iteration * spec.envs:,} steps, {seconds:.0f} s, {np.mean(scores.now()):.1f}", flush=True)
         is_trained, is_over = driver.iteration >= steps, time.monotonic() > until and not final
-        if not is_trained and (count := beside.give_up(driver)):
-            runs = range(len(scores.recent) - count)
+        if not is_trained and beside.gives_up(driver):
+            runs = range(len(scores.recent) - 1)
             driver = driver.keep(runs)  # pyright: ignore[reportAttributeAccessIssue]
             scores.keep(runs)
             beside.keep(runs)

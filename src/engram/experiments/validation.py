@@ -1,6 +1,5 @@
-"""What goes on beside a training on Atari: validation, and, where time is short, whether all runs will be done in it."""
+"""What goes on beside a training on Atari: validation and, where time is short, giving up runs for the sake of the others."""
 
-import math
 import time
 from collections.abc import Sequence
 from functools import cached_property
@@ -16,13 +15,9 @@ from engram.policy import without_learning
 from engram.tasks import Task
 from engram.types import Agent, Spec
 
-LOOKS, MARGIN = 20, 1.05
-"""how often it is looked whether all runs will be done in time, and how much longer than expected they may take"""
-
 
 class Best:
-    """Of each run the policy that did best in validation; a few whole games, several times in a training. Where there is a time by which
-    to be done, it also tells how many runs must be given up for that."""
+    """Of each run the policy that did best in validation; a few whole games, several times in a training."""
 
     def __init__(
         self,
@@ -31,14 +26,10 @@ class Best:
         tasks: Sequence[Task],
         seeds: Sequence[int],
         validations: int,
-        done_by: float = math.inf,
-        a_game: float = 0.0,
+        deadline: pace.Deadline | None = None,
     ):
         self.agent, self.spec, self.tasks, self.seeds, self.count = agent, spec, list(tasks), list(seeds), validations
-        self.done_by, self.a_game = done_by, a_game
-        self.looks = 0
-        self.since: tuple[int, float] | None = None
-        """the iteration and the time of the last look, unless runs were given up since"""
+        self.deadline = deadline
         self.every = max(1, spec.iterations // validations)
         self.scores = np.full(len(seeds), -np.inf)
         self.states: PyTree = ()
@@ -72,29 +63,17 @@ class Best:
         told = ", ".join(f"{task.name.partition(':')[2]} {score:,.1f}" for task, score in zip(self.tasks, self.past[now], strict=True))
         print(f"validation {now} of {self.count}: {told}", flush=True)
 
-    def give_up(self, driver: Any) -> int:
-        done, looks = driver.iteration, driver.iteration * LOOKS // self.spec.iterations
-        if self.done_by == math.inf or looks == self.looks:
-            return 0
-        self.looks, now, runs = looks, time.monotonic(), len(self.seeds)
-        before, self.since = self.since, (done, now - float(self.judging[0]))  # what was spent on judging does not count
-        if before is None:
-            return 0
-        each = (self.since[1] - before[1]) / (done - before[0])
-        to_judge = np.isnan(self.past[1:, 0]).sum() * pace.VALIDATION_GAMES + pace.TEST_GAMES
-
-        def needs(count: int) -> float:
-            training = (self.spec.iterations - done) * each * pace.takes(count) / pace.takes(runs)
-            return MARGIN * (training + self.a_game * to_judge * count) + pace.COMPILATION * (count < runs)
-
-        return runs - next((count for count in range(runs, 1, -1) if needs(count) <= self.done_by - now), 1)
+    def gives_up(self, driver: Any) -> bool:
+        if self.deadline is None:
+            return False
+        games = int(np.isnan(self.past[1:, 0]).sum()) * pace.VALIDATION_GAMES + pace.TEST_GAMES
+        return self.deadline.is_missed(driver.iteration, len(self.seeds), games, float(self.judging[0]))
 
     def keep(self, runs: Sequence[int]) -> None:
         lost, at = [task.name.partition(":")[2] for r, task in enumerate(self.tasks) if r not in runs], np.array(runs)
         print(f"given up, since not all would be done in time: {', '.join(lost)}", flush=True)
         self.tasks, self.seeds = [self.tasks[r] for r in runs], [self.seeds[r] for r in runs]
         self.scores, self.past, self.states = self.scores[at], self.past[:, at], jax.tree.map(lambda x: x[at], self.states)
-        self.since = None
         if "judge" in self.__dict__:
             self.judge.close()
             del self.judge
