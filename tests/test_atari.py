@@ -18,7 +18,7 @@ from engram.agents.mbec import foresee
 from engram.cli import main
 from engram.errors import EngramError
 from engram.loop import games
-from engram.networks import Convolution, Vision, features, patches, trunk
+from engram.networks import Convolution, Vision, features, patches, small, trunk
 from engram.standard import meet
 from engram.tasks import find
 from engram.tasks.atari import GAMES, Console
@@ -265,6 +265,27 @@ def test_who_acts_by_the_target_copies_sees_by_them():
     assert {name: float(x) for name, x in said.items()} == pytest.approx({name: float(x) for name, x in equal.items()}, rel=1e-5)
     np.testing.assert_allclose(one.life.replay.gist[0], two.life.replay.gist[0], rtol=1e-5)
     assert said["value"] != by_newest(state, told, jnp.int32(0))[2]["value"]
+
+
+def test_a_small_image_has_the_first_and_the_last_frame_in_means_of_squares():
+    frames = np.zeros((3, 9, 8), np.uint8)
+    frames[0, :4, 4:] = 255
+    frames[1] = 99  # the one between, and
+    frames[:, 8] = 99  # an edge that no square reaches, do not count
+    frames[2, 4:8, :4] = np.arange(16).reshape(4, 4)
+    np.testing.assert_allclose(small(frames.shape, frames.ravel()), np.array([0, 1, 0, 0, 0, 0, 7.5 / 255, 0]), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("of", "stays"), [("features", False), ("pixels", True)])
+def test_the_gist_of_pixels_stays_what_it_is_while_networks_learn(of, stays):
+    spec = Spec((4, 36, 36), 3, "uint8", stack=4, envs=2, iterations=50)
+    agent = make("mbec++", "atari", hidden=8, replay=64, slots=64, convolutions="nature", gist=5, gist_of=of)
+    state, later = (agent.init(jax.random.key(seed), spec) for seed in (0, 1))
+    seen = np.random.default_rng(0).integers(0, 256, (2, 4 * 36 * 36)).astype(np.uint8)
+    before, after = (agent.look(now, seen)[1] for now in (state, state._replace(semantic=later.semantic, target=later.target)))
+    assert before.shape == (2, 5)
+    assert np.allclose(before, after) == stays
+    assert not np.allclose(before[0], before[1])
 
 
 def test_what_nec_embeds_from_replay_is_what_was_seen():

@@ -64,7 +64,10 @@ class Episodic:
     reward_sees_trajectory: bool = False
     """whether the reward model also sees the trajectory"""
     gist: Count = 32
-    """numbers that the models are told of an image: a fixed random linear map of what the convolutions find"""
+    """numbers that the models are told of an image, by a fixed random linear map"""
+    gist_of: Literal["features", "pixels"] = "features"
+    """of what: what the convolutions of the network that acts find, which means something else when they have learnt, or of the image
+    itself, made small"""
     standard_gist: bool = True
     """whether what the models are told of an image is brought to mean 0 and deviation 1"""
     models_stop: Count | None = None

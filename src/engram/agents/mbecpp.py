@@ -1,5 +1,6 @@
 """MBEC++: model-based episodic control joined to a DQN by a learned weight (Section 3.4, Algorithm 1)."""
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from engram import replay as rp
 from engram.agents.mbec import Life, born, foresee, take_in
 from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, explore, greedy, q_network, rate, renewed, repeated, shown
 from engram.episodic import Episodic, Experience, Mind
-from engram.networks import MLP, Seeing, choosable, descend, draw, head, optimiser, trunk, widened
+from engram.networks import MLP, Seeing, choosable, descend, draw, head, optimiser, small, trunk, widened
 from engram.options import Count, Probability, Share
 from engram.returns import td_loss, td_target
 from engram.schedule import when
@@ -35,7 +36,7 @@ class State(NamedTuple):
     target: Semantic
     optimiser: PyTree
     gist_map: Float[Array, "F G"] | None
-    """from what the convolutions find to what the models are told, where there are images"""
+    """from what the convolutions find, or from small images, to what the models are told, where there are images"""
     gist_norm: standard.Norm | None
     """of what the map gives, where that is brought to one size"""
 
@@ -129,8 +130,9 @@ class MBECpp(Episodic, Bootstrapping):
         adam = optimiser(self.learning_rate, self.clip)
         gist_map = gist_norm = None
         if spec.stack:
-            found = head(semantic.q).layers[0].weight.shape[1] - self.trajectory * self.q_sees_trajectory
-            gist_map = jax.random.normal(jax.random.fold_in(semantic_key, 1), (found, self.gist)) / jnp.sqrt(found)
+            seen = jax.ShapeDtypeStruct((1, math.prod(spec.shape)), jnp.uint8)
+            size = jax.eval_shape(lambda seen: self.summary(semantic, seen, self.find(semantic, seen)), seen).shape[1]
+            gist_map = jax.random.normal(jax.random.fold_in(semantic_key, 1), (size, self.gist)) / jnp.sqrt(size)
             gist_norm = standard.unmet(self.gist) if self.standard_gist else None
         return State(born(self, spec, life_key), semantic, semantic, adam.init(semantic), gist_map, gist_norm)
 
@@ -273,10 +275,15 @@ class MBECpp(Episodic, Bootstrapping):
     def look(self, state: State, seen: Shaped[Array, "E S"]) -> tuple[Float[Array, "E F"], Float[Array, "E G"] | None]:
         """What is found in what is seen and, of images, its gist."""
         found = self.find(self.acting(state), seen)
-        if state.gist_map is None:
-            return found, None
+        return found, None if state.gist_map is None else self.summary(state.semantic, seen, found) @ state.gist_map
+
+    def summary(self, semantic: Semantic, seen: Shaped[Array, "E S"], found: Float[Array, "E F"]) -> Float[Array, "E X"]:
+        """What the gist of images is a map of."""
+        if self.gist_of == "pixels":
+            assert isinstance(semantic.q, Seeing)
+            return jax.vmap(partial(small, semantic.q.vision.shape))(seen)
         # Behind the barrier, XLA does not make one product of this and the Q-network's, for which it would copy all weights at every step.
-        return found, lax.optimization_barrier(found) @ state.gist_map
+        return lax.optimization_barrier(found)
 
     def tell(self, state: State, gist: Float[Array, "E G"] | None) -> Float[Array, "E G"] | None:
         """What the models are told of images."""
