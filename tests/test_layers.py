@@ -63,6 +63,7 @@ LAYERS = [
     "events",
     "report.page",
     "experiments.running",
+    "experiments.foretelling",
     "experiments.lines",
     "experiments.verdicts",
     "experiments.experiment",
