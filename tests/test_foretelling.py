@@ -15,9 +15,9 @@ def stream(reward, done, gist=None, value=None):
     iterations, envs = np.shape(reward)
     told = np.zeros((iterations, envs, 3), np.float32) if gist is None else gist
     spec = Spec((4, 8, 8), 2, "uint8", stack=4, envs=envs, iterations=iterations)
-    nothing = np.zeros((iterations, envs), np.float32)
+    nothing = np.zeros((iterations, envs, 2), np.float32)
     action = np.zeros((iterations, envs), np.int32)
-    return Stream({"pixels": told}, action, nothing if value is None else value, np.float32(reward), np.array(done), spec)
+    return Stream({"pixels": told}, action, nothing if value is None else value, np.asarray(reward, np.float32), np.array(done), spec)
 
 
 def test_returns_end_where_episodes_do():
@@ -38,13 +38,27 @@ def test_a_mind_that_watches_foretells_what_it_is_told_of(monkeypatch):
     worlds = np.repeat(rng.integers(0, 4, (200, 4)), 2, axis=0)
     done = np.arange(400)[:, None] % 2 == np.ones(4)
     reward = np.where(done & (worlds < 2), 1.0, 0.0)
-    one = stream(reward, done, np.eye(4, dtype=np.float32)[worlds], value=np.float32(rng.normal(size=(400, 4))))
+    one = stream(reward, done, np.eye(4, dtype=np.float32)[worlds], value=np.float32(rng.normal(size=(400, 4, 2))))
     said, memories = foretelling.watched(one, 500, {"gist_of": "pixels", "chunk": 1, "neighbours": 5, "p_refine": 0.0})
     found = foretelling.foretold(one, foretelling.discounted(one, 0.99), said, memories)
     assert 0 < found["memories"] <= 500
     assert found["return"] == pytest.approx(0.5, abs=0.1)
     assert found["memory_r"] > 0.7 > 0.1 > abs(found["q_r"])  # it takes a while to know what each world pays
     assert found["both_told"] > 0.5 > 0.05 > found["q_told"]
+
+
+def test_choices_are_judged_by_what_is_left_when_the_state_is_known(monkeypatch):
+    """A state's worth and an action's, apart: memory tells the first alone, the Q-network both."""
+    monkeypatch.setattr(foretelling, "SETTLED", 0)
+    rng = np.random.default_rng(0)
+    state, better = rng.normal(size=(2, 200, 4))
+    value = np.float32(np.stack([state + better, state], axis=-1))
+    said = np.stack([state + rng.normal(size=(200, 4)), state], axis=-1)
+    found = foretelling.foretold(stream(np.zeros((200, 4)), np.zeros((200, 4), bool), value=value), state + better, said, 7)
+    assert found["q_choice_r"] == pytest.approx(1.0, abs=0.01)
+    assert abs(found["memory_choice_r"]) < 0.15
+    assert found["q_told"] == pytest.approx(1.0)
+    assert (found["memory_r"], found["memories"]) == (pytest.approx(0.5, abs=0.1), 7)
 
 
 def test_what_never_changes_foretells_nothing():

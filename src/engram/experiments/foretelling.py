@@ -5,8 +5,9 @@
 
 A DQN is trained on a game, and minds with different options of the episodic system watch: the same images, actions and rewards, which
 they learn from and remember as MBEC++ does, while none of them has a say. What each says of the actions taken is held against the
-discounted return that followed, in the second half of the training. Where a mind is told what the convolutions find, these are the DQN's,
-as they were at that moment.
+discounted return that followed, in the second half of the training; and by how much an action is said to be better than the others,
+against what is left of the return when that is known which is said of all actions. Where a mind is told what the convolutions find, these
+are the DQN's, as they were at that moment.
 """
 
 import json
@@ -54,8 +55,8 @@ class Stream(NamedTuple):
     gist: dict[str, Float[np.ndarray, "T E G"]]
     """of what was seen, by what it is a map of"""
     action: Int[np.ndarray, "T E"]
-    value: Float[np.ndarray, "T E"]
-    """of the action, as the Q-network saw it"""
+    value: Float[np.ndarray, "T E 2"]
+    """of the action, and of all actions in the mean, as the Q-network saw it"""
     reward: Float[np.ndarray, "T E"]
     """that followed it"""
     done: Bool[np.ndarray, "T E"]
@@ -121,9 +122,14 @@ def lived(agent: DQN, name: str, seed: int, steps: int) -> Stream:
         gists, values = jax.tree.map(np.asarray, (gists, values))  # before the device writes over the networks
         driver.advance(1)
         action, now = np.asarray(driver.carry.agent.action[0]), driver.timestep
-        rows.append((gists, action, values[np.arange(envs), action], now.reward[0], now.terminated[0]))
+        rows.append((gists, action, valued(values, action), now.reward[0], now.terminated[0]))
     driver.close()
     return Stream(*jax.tree.map(lambda *x: np.stack(x), *rows), spec=spec)
+
+
+def valued(q: Float[np.ndarray, "E A"], action: Int[np.ndarray, "E"]) -> Float[np.ndarray, "E 2"]:
+    """The values of the actions, and the means of all."""
+    return np.stack([q[np.arange(len(q)), action], q.mean(axis=1)], axis=-1)
 
 
 def discounted(stream: Stream, gamma: float) -> Float[np.ndarray, "T E"]:
@@ -135,8 +141,8 @@ def discounted(stream: Stream, gamma: float) -> Float[np.ndarray, "T E"]:
     return returns
 
 
-def watched(stream: Stream, slots: int, options: dict[str, Any]) -> tuple[Float[np.ndarray, "T E"], int]:
-    """What a mind that watches says of the actions taken, and how many memories it has in the end."""
+def watched(stream: Stream, slots: int, options: dict[str, Any]) -> tuple[Float[np.ndarray, "T E 2"], int]:
+    """What a mind that watches says of the actions taken and of all in the mean, and how many memories it has in the end."""
     own = {name: value for name, value in options.items() if name != "gist_of"}
     gist = stream.gist[options["gist_of"]]
     iterations, envs, size = gist.shape
@@ -154,7 +160,7 @@ def watched(stream: Stream, slots: int, options: dict[str, Any]) -> tuple[Float[
         mind, tau, plan, q = episodic.consider(life.mind, agent, spec, now, agent.gamma, t, lots)
         mind = episodic.advance(mind, tau, plan, action, now.done)
         life, _ = agent.learn(life._replace(mind=mind, action=action), spec, t, jax.random.fold_in(key, 1))
-        return (life, norm), q[jnp.arange(envs), action]
+        return (life, norm), jnp.stack([q[jnp.arange(envs), action], jnp.mean(q, axis=-1)], axis=-1)
 
     def before(x):
         return jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
@@ -168,7 +174,9 @@ def watched(stream: Stream, slots: int, options: dict[str, Any]) -> tuple[Float[
 def foretold(stream: Stream, returns: np.ndarray, said: np.ndarray, memories: int) -> dict[str, float]:
     """How well it foretells the returns, and how much of their variance the Q-network tells, alone and with it (linear regression)."""
     counted = slice(len(returns) // 2, len(returns) - SETTLED)
-    target, q, memory = (x[counted].ravel() for x in (returns, stream.value, said))
+    target = returns[counted].ravel()
+    (q, q_mean), (memory, memory_mean) = (x[counted].reshape(-1, 2).T for x in (stream.value, said))
+    rest = unexplained(target, [q_mean, memory_mean])
     found = {
         "memories": memories,
         "return": target.mean(),
@@ -178,6 +186,8 @@ def foretold(stream: Stream, returns: np.ndarray, said: np.ndarray, memories: in
         "memory_r": correlation(target, memory),
         "q_told": told(target, [q]),
         "both_told": told(target, [q, memory]),
+        "q_choice_r": correlation(rest, q - q_mean),
+        "memory_choice_r": correlation(rest, memory - memory_mean),
     }
     return {name: float(f"{x:.4g}") for name, x in found.items()}
 
@@ -189,9 +199,13 @@ def correlation(one: Float[np.ndarray, "n"], other: Float[np.ndarray, "n"]) -> f
 
 def told(target: Float[np.ndarray, "n"], by: Sequence[Float[np.ndarray, "n"]]) -> float:
     """The share of the target's variance that a linear regression tells; nothing of none."""
+    return float(1 - unexplained(target, by).var() / target.var()) if target.std() > 0 else 0.0
+
+
+def unexplained(target: Float[np.ndarray, "n"], by: Sequence[Float[np.ndarray, "n"]]) -> Float[np.ndarray, "n"]:
+    """What a linear regression leaves of the target."""
     inputs = np.stack([np.ones_like(target), *by], axis=1)
-    rest = target - inputs @ np.linalg.lstsq(inputs, target)[0]
-    return float(1 - rest.var() / target.var()) if target.std() > 0 else 0.0
+    return target - inputs @ np.linalg.lstsq(inputs, target)[0]
 
 
 @dataclass(frozen=True)
@@ -214,6 +228,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             f"{mind['memory']:.2f} ({mind['return']:.2f})",
             f"{mind['memory_r']:.2f} ({mind['q_r']:.2f})",
             f"{mind['q_told']:.1%}, {mind['both_told']:.1%}",
+            f"{mind['memory_choice_r']:.3f} ({mind['q_choice_r']:.3f})",
         ]
         for row in rows
         for name, mind in row["minds"].items()
@@ -225,6 +240,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "mean (of returns)",
         "correlation (of the Q-network's)",
         "variance told by the Q-network, by both",
+        "correlation of choices (of the Q-network's)",
     ]
     return markdown(head, lines)
 
