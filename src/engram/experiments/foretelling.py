@@ -4,14 +4,13 @@
     python -m engram.experiments.foretelling report
 
 A DQN is trained on a game, and minds with different options of the episodic system watch: the same images, actions and rewards, which
-they learn from and remember as MBEC++ does, while none of them has a say. What each says of the actions taken is held against the
-discounted return that followed, in the second half of the training; and by how much an action is said to be better than the others,
-against what is left of the return when that is known which is said of all actions. Where a mind is told what the convolutions find, these
-are the DQN's, as they were at that moment.
+they learn from and remember while none of them has a say. They read and refine by the average rule, and each of their models has one
+update an iteration, where MBEC++'s have four. What each says of the actions taken is held against the discounted return that followed, in
+the second half of the training. Where a mind is told what the convolutions find, these are the DQN's, as they were at that moment.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -38,14 +37,22 @@ from engram.types import Spec, TimeStep
 
 FORETOLD = Path("results/atari-foretelling.json")
 MINDS: dict[str, dict[str, Any]] = {
-    f"{of}, L = {chunk}, K = {neighbours}": {"gist_of": of, "chunk": chunk, "neighbours": neighbours}
-    for of in ("features", "pixels")
-    for chunk, neighbours in ((100, 7), (10, 7), (10, 25), (4, 25))
+    f"{of}, L = {chunk}, K = {neighbours}": {"of": of, "chunk": chunk, "neighbours": neighbours}
+    for of, chunk, neighbours in (
+        ("features", 100, 7),
+        ("features", 10, 7),
+        ("features", 10, 25),
+        ("first features", 10, 7),
+        ("pixels", 100, 7),
+        ("pixels", 10, 7),
+        ("pixels", 10, 25),
+        ("pixels", 4, 25),
+    )
 }
-"""the first as the paper has it"""
-GIST = 32
-"""numbers that minds are told of an image"""
-SETTLED = 200
+"""what each is told of, and options; the first as the paper has it. First features are those of the network before it learnt."""
+ENVS, GIST = 16, 32
+"""consoles, and numbers that minds are told of an image"""
+SETTLED = 400
 """last iterations that do not count: what followed on them is not known yet"""
 
 
@@ -55,8 +62,8 @@ class Stream(NamedTuple):
     gist: dict[str, Float[np.ndarray, "T E G"]]
     """of what was seen, by what it is a map of"""
     action: Int[np.ndarray, "T E"]
-    value: Float[np.ndarray, "T E 2"]
-    """of the action, and of all actions in the mean, as the Q-network saw it"""
+    value: Float[np.ndarray, "T E"]
+    """of the action, as the Q-network saw it"""
     reward: Float[np.ndarray, "T E"]
     """that followed it"""
     done: Bool[np.ndarray, "T E"]
@@ -79,6 +86,8 @@ class Run:
 
     def __call__(self) -> None:
         known(self.out)  # which is better said before the training than after it
+        if (least := 2 * SETTLED * ENVS) >= self.steps:
+            raise EngramError(f"Of {self.steps:,} steps too few would count: train for more than {least:,} (--steps).")
         for game in self.games:
             begin = {"learn_start": max(1, self.steps // 8), "epsilon_decay": self.steps / 4}
             agent: Any = make("dqn", "atari", convolutions=self.convolutions, replay=self.steps, **begin)
@@ -88,7 +97,8 @@ class Run:
             row = {"game": game, "seed": self.seed, "steps": self.steps, "emulator_frames": self.steps * SKIP}
             row |= {"convolutions": self.convolutions, "slots": self.slots, "minds": minds} | describe_machine()
             with replacing(self.out) as file:
-                file.write((json.dumps([*known(self.out), row], indent=1) + "\n").encode())
+                others = [old for old in known(self.out) if any(old[name] != row[name] for name in ("game", "seed", "steps"))]
+                file.write((json.dumps([*others, row], indent=1) + "\n").encode())
             print(table([row]), flush=True)
 
 
@@ -103,33 +113,29 @@ def known(file: Path) -> list[dict[str, Any]]:
 def lived(agent: DQN, name: str, seed: int, steps: int) -> Stream:
     """What a DQN lives through while it learns."""
     task = find(name)
-    envs = loop.usual_envs(agent, task)
-    spec = task.spec(envs, steps // envs)
+    spec = task.spec(ENVS, steps // ENVS)
     driver: Any = loop.driver(agent, [task], [seed], spec)
     driver.start()
 
+    first = jax.tree.map(lambda x: jnp.copy(x[0]), agent.acting(driver.carry.agent))
+
     @jax.jit
-    def look(state, seen):
-        network = agent.acting(state)
-        found = {"features": jax.vmap(partial(trunk, network))(seen), "pixels": jax.vmap(partial(small, spec.shape))(seen)}
+    def look(network, seen):
+        ways = {"features": partial(trunk, network), "first features": partial(trunk, first), "pixels": partial(small, spec.shape)}
+        found = {of: jax.vmap(way)(seen) for of, way in ways.items()}
         gists = {of: x @ jax.random.normal(jax.random.key(seed), (x.shape[1], GIST)) / jnp.sqrt(x.shape[1]) for of, x in found.items()}
         return gists, jax.vmap(head(network))(found["features"])
 
     rows = []
     while driver.iteration < spec.iterations:
-        state = jax.tree.map(lambda x: x[0], driver.carry.agent)
-        gists, values = look(state, jnp.asarray(driver.timestep.observation[0]).reshape(envs, -1))
+        network = jax.tree.map(lambda x: x[0], agent.acting(driver.carry.agent))
+        gists, values = look(network, jnp.asarray(driver.timestep.observation[0]).reshape(ENVS, -1))
         gists, values = jax.tree.map(np.asarray, (gists, values))  # before the device writes over the networks
         driver.advance(1)
         action, now = np.asarray(driver.carry.agent.action[0]), driver.timestep
-        rows.append((gists, action, valued(values, action), now.reward[0], now.terminated[0]))
+        rows.append((gists, action, values[np.arange(ENVS), action], now.reward[0], now.terminated[0]))
     driver.close()
     return Stream(*jax.tree.map(lambda *x: np.stack(x), *rows), spec=spec)
-
-
-def valued(q: Float[np.ndarray, "E A"], action: Int[np.ndarray, "E"]) -> Float[np.ndarray, "E 2"]:
-    """The values of the actions, and the means of all."""
-    return np.stack([q[np.arange(len(q)), action], q.mean(axis=1)], axis=-1)
 
 
 def discounted(stream: Stream, gamma: float) -> Float[np.ndarray, "T E"]:
@@ -141,10 +147,10 @@ def discounted(stream: Stream, gamma: float) -> Float[np.ndarray, "T E"]:
     return returns
 
 
-def watched(stream: Stream, slots: int, options: dict[str, Any]) -> tuple[Float[np.ndarray, "T E 2"], int]:
-    """What a mind that watches says of the actions taken and of all in the mean, and how many memories it has in the end."""
-    own = {name: value for name, value in options.items() if name != "gist_of"}
-    gist = stream.gist[options["gist_of"]]
+def watched(stream: Stream, slots: int, options: dict[str, Any]) -> tuple[Float[np.ndarray, "T E"], int]:
+    """What a mind that watches says of the actions taken, and how many memories it has in the end."""
+    own = {name: value for name, value in options.items() if name != "of"}
+    gist = stream.gist[options["of"]]
     iterations, envs, size = gist.shape
     agent = MBEC(slots=slots, replay=iterations * envs, **own)
     spec = replace(stream.spec, shape=(size,), dtype="float32", stack=0)
@@ -160,7 +166,7 @@ def watched(stream: Stream, slots: int, options: dict[str, Any]) -> tuple[Float[
         mind, tau, plan, q = episodic.consider(life.mind, agent, spec, now, agent.gamma, t, lots)
         mind = episodic.advance(mind, tau, plan, action, now.done)
         life, _ = agent.learn(life._replace(mind=mind, action=action), spec, t, jax.random.fold_in(key, 1))
-        return (life, norm), jnp.stack([q[jnp.arange(envs), action], jnp.mean(q, axis=-1)], axis=-1)
+        return (life, norm), q[jnp.arange(envs), action]
 
     def before(x):
         return jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
@@ -172,40 +178,42 @@ def watched(stream: Stream, slots: int, options: dict[str, Any]) -> tuple[Float[
 
 
 def foretold(stream: Stream, returns: np.ndarray, said: np.ndarray, memories: int) -> dict[str, float]:
-    """How well it foretells the returns, and how much of their variance the Q-network tells, alone and with it (linear regression)."""
+    """How well it foretells the returns, and how much of their variance the Q-network tells, alone and with it: by a linear regression of
+    the same numbers, to which anything adds a little."""
     counted = slice(len(returns) // 2, len(returns) - SETTLED)
-    target = returns[counted].ravel()
-    (q, q_mean), (memory, memory_mean) = (x[counted].reshape(-1, 2).T for x in (stream.value, said))
-    rest = unexplained(target, [q_mean, memory_mean])
+    target, q, memory = (x[counted] for x in (returns, stream.value, said))
     found = {
         "memories": memories,
         "return": target.mean(),
         "q": q.mean(),
         "memory": memory.mean(),
         "q_r": correlation(target, q),
+        "q_r_error": error(correlation, target, q),
         "memory_r": correlation(target, memory),
-        "q_told": told(target, [q]),
-        "both_told": told(target, [q, memory]),
-        "q_choice_r": correlation(rest, q - q_mean),
-        "memory_choice_r": correlation(rest, memory - memory_mean),
+        "memory_r_error": error(correlation, target, memory),
+        "q_told": told(target, q),
+        "both_told": told(target, q, memory),
     }
     return {name: float(f"{x:.4g}") for name, x in found.items()}
 
 
-def correlation(one: Float[np.ndarray, "n"], other: Float[np.ndarray, "n"]) -> float:
+def correlation(one: Float[np.ndarray, "T E"], other: Float[np.ndarray, "T E"]) -> float:
     """Pearson's; 0 where one of them is always the same."""
-    return float(np.corrcoef(one, other)[0, 1]) if one.std() > 0 and other.std() > 0 else 0.0
+    return float(np.corrcoef(one.ravel(), other.ravel())[0, 1]) if one.std() > 0 and other.std() > 0 else 0.0
 
 
-def told(target: Float[np.ndarray, "n"], by: Sequence[Float[np.ndarray, "n"]]) -> float:
+def told(target: Float[np.ndarray, "T E"], *by: Float[np.ndarray, "T E"]) -> float:
     """The share of the target's variance that a linear regression tells; nothing of none."""
-    return float(1 - unexplained(target, by).var() / target.var()) if target.std() > 0 else 0.0
+    inputs = np.stack([np.ones(target.size), *(x.ravel() for x in by)], axis=1)
+    rest = target.ravel() - inputs @ np.linalg.lstsq(inputs, target.ravel())[0]
+    return float(1 - rest.var() / target.var()) if target.std() > 0 else 0.0
 
 
-def unexplained(target: Float[np.ndarray, "n"], by: Sequence[Float[np.ndarray, "n"]]) -> Float[np.ndarray, "n"]:
-    """What a linear regression leaves of the target."""
-    inputs = np.stack([np.ones_like(target), *by], axis=1)
-    return target - inputs @ np.linalg.lstsq(inputs, target)[0]
+def error(statistic: Callable[..., float], *of: Float[np.ndarray, "T E"]) -> float:
+    """Its standard error, by leaving out one console after another (jackknife): what a console lives through hangs together."""
+    envs = of[0].shape[1]
+    without = [statistic(*(np.delete(x, e, axis=1) for x in of)) for e in range(envs)]
+    return float(np.sqrt((envs - 1) * np.var(without)))
 
 
 @dataclass(frozen=True)
@@ -226,9 +234,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             name,
             f"{mind['memories']:,.0f}",
             f"{mind['memory']:.2f} ({mind['return']:.2f})",
-            f"{mind['memory_r']:.2f} ({mind['q_r']:.2f})",
+            f"{mind['memory_r']:.2f} ± {mind['memory_r_error']:.2f}",
+            f"{mind['q_r']:.2f} ± {mind['q_r_error']:.2f}",
             f"{mind['q_told']:.1%}, {mind['both_told']:.1%}",
-            f"{mind['memory_choice_r']:.3f} ({mind['q_choice_r']:.3f})",
         ]
         for row in rows
         for name, mind in row["minds"].items()
@@ -238,9 +246,9 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "told of",
         "memories",
         "mean (of returns)",
-        "correlation (of the Q-network's)",
+        "its correlation with returns",
+        "the Q-network's",
         "variance told by the Q-network, by both",
-        "correlation of choices (of the Q-network's)",
     ]
     return markdown(head, lines)
 
