@@ -149,35 +149,54 @@ def test_what_is_tested_is_each_runs_own_best_policy(tmp_path, small, monkeypatc
         assert json.loads(PLAN[r].file(tmp_path).read_text())["validation"] == told[:, r].tolist()
 
 
-@pytest.fixture
-def clock(monkeypatch):
-    """The time, which tests set."""
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return clock
+def lost(monkeypatch, left, slow, runs=4, judging=lambda iteration: 0.0):
+    """At which of 600 iterations a run is given up that has so much time after the first 30, where 4 runs take 2.5 s an iteration, one
+    less 0.5 s less, and all take `slow` times as long. 60 games of each run, at 0.5 s, are to come."""
+    for name, value in {"SPEED_ALONE": 1.0, "SPEED_OF_MANY": 2.0, "MARGIN": 1.0}.items():
+        monkeypatch.setattr(pace, name, value)
+    now = 1_000.0
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: now))
+    deadline, given_up = pace.Deadline(1_000.0 + left, 600, 0.5), []
+    for iteration in range(30, 600, 5):
+        if deadline.is_missed(iteration, runs, 60, judging(iteration)):
+            given_up.append(iteration)
+            runs -= 1
+            now += 100.0  # of compiling
+        now += 5 * slow(iteration) * pace.takes(runs) + judging(iteration + 5) - judging(iteration)
+    return given_up
 
 
-@pytest.mark.parametrize(("left", "is_missed"), [(1_620, False), (1_619, True)])
-def test_a_time_is_missed_by_the_pace_since_the_first_look_and_the_games_to_come(monkeypatch, clock, left, is_missed):
-    monkeypatch.setattr(pace, "MARGIN", 1.0)
-    deadline = pace.Deadline(780.0 + left, 600, 0.5)
-    for iteration, clock.now in ((1, 500.0), (29, 510.0), (30, 520.0), (59, 700.0)):
-        assert not deadline.is_missed(iteration, 4, 60, 0.0)
-    clock.now = 780.0  # 70 iterations since 520, and 50 s of validations: 3 s each, of which 500 are to come, and 60 games of four runs
-    assert deadline.is_missed(100, 4, 60, 50.0) is is_missed
-    clock.now += left
-    assert not deadline.is_missed(101, 4, 60, 50.0)  # it does not look at every iteration
-    assert deadline.is_missed(120, 4, 60, 50.0)
+@pytest.mark.parametrize(("left", "at"), [(1_545, []), (1_544, [60])])
+def test_runs_are_given_up_that_keep_all_from_being_done(monkeypatch, left, at):
+    assert lost(monkeypatch, left, lambda iteration: 1.0) == at  # 570 iterations of 2.5 s, and 120 s of games
 
 
-def test_after_a_run_was_given_up_the_others_show_how_fast_they_are(clock):
-    deadline = pace.Deadline(1_000.0, 600, 0.0)
-    asked = []
-    for iteration, runs, clock.now in ((30, 3, 100.0), (60, 3, 200.0), (61, 2, 230.0), (89, 2, 240.0), (90, 2, 250.0), (120, 1, 900.0)):
-        asked.append(deadline.is_missed(iteration, runs, 0, 0.0))
-    assert asked == [False, True, False, False, False, False]  # 3.3 s an iteration are too slow, 0.7 are not; and one goes on in any case
-    deadline.since, clock.now = (2, 90, 250.0), 400.0
-    assert deadline.is_missed(120, 2, 0, 0.0)  # 5 s are
+def test_what_it_takes_to_judge_and_to_compile_is_not_taken_for_pace(monkeypatch):
+    assert lost(monkeypatch, 1_545 + 300, lambda iteration: 1.0, judging=lambda iteration: 300.0 * (iteration > 40)) == []
+    assert lost(monkeypatch, 1_544, lambda iteration: 1.0) == [60]  # 100 s of compiling, and no second one
+    assert lost(monkeypatch, 2_100, lambda iteration: 2.0) == [
+        60,
+        90,
+    ]  # two runs need 1,500 s of the 1,540 left
+
+
+def test_a_time_in_which_others_use_the_processors_costs_one_run_at_most(monkeypatch):
+    assert len(lost(monkeypatch, 1_700, lambda iteration: 1.3 if 60 <= iteration < 150 else 1.0)) <= 1
+
+
+def test_one_run_is_never_given_up(monkeypatch):
+    assert lost(monkeypatch, 10, lambda iteration: 1.0, runs=1) == []
+    assert lost(monkeypatch, 10, lambda iteration: 1.0, runs=3) == [60, 90]
+
+
+@pytest.mark.parametrize(("left", "is_missed"), [(1_133, True), (1_135, False)])
+def test_there_is_a_margin(monkeypatch, left, is_missed):
+    now = 0.0
+    monkeypatch.setattr(pace, "time", SimpleNamespace(monotonic=lambda: now))
+    deadline = pace.Deadline(60.0 + left, 600, 0.0)
+    deadline.is_missed(30, 2, 0, 0.0)
+    now = 60.0  # for 30 iterations; 1,080 s to come, and a twentieth more
+    assert deadline.is_missed(60, 2, 0, 0.0) is is_missed
 
 
 def test_what_is_kept_of_runs_is_theirs():

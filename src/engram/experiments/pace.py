@@ -1,6 +1,7 @@
-"""How long runs of the Atari campaign take, by the rows of those that are done."""
+"""How long runs of the Atari campaign take, by the rows of those that are done and by their own pace."""
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,8 +9,8 @@ VALIDATIONS, VALIDATION_GAMES, TEST_GAMES = 5, 10, 100
 """how a run is judged: so many times in its training by a few whole games, and in the end"""
 SPEED_ALONE, SPEED_OF_MANY = 4_000.0, 13_500.0
 """agent steps a second of one run, and what those of ever more in one program come near, on an H200, where nothing was measured yet"""
-LOOKS, MARGIN = 20, 1.05
-"""how often in a training it is looked whether it will be done in time, and how much longer than expected it may take"""
+LOOKS, COUNTED, MARGIN = 20, 4, 1.05
+"""how often in a training it is looked whether it will be done in time, by the pace since so many looks, and how much longer it may take"""
 COMPILATION, LOADING, JUDGING = 30.0, 4.0, 0.15
 """seconds before the first step, for each run's consoles, and, where nothing was measured yet, for a game of its validations and tests"""
 
@@ -56,27 +57,34 @@ def _like(agent: str, known: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 class Deadline:
-    """Tells whether runs that are trained together will be done in time, by how fast they were since there were so many of them: others
-    may use the processors for a minute or two, and leave them again."""
+    """Tells whether runs that are trained together will be done in time. Their pace is that of a fifth of the training, since others may
+    use the processors for a minute or two, and leave them again; runs that were given up meanwhile are allowed for."""
 
     def __init__(self, until: float, iterations: int, a_game: float):
         self.until, self.iterations, self.a_game = until, iterations, a_game
         """`a_game`: seconds that one takes by which a run is judged"""
-        self.looks = 0
-        self.since: tuple[int, int, float] | None = None
+        self.last: tuple[int, int, float] | None = None
         """so many runs at an iteration, and when that was"""
+        self.work = self.seconds = 0.0
+        """what training took so far, as it was expected and as it was"""
+        self.looks = 0
+        self.past: deque[tuple[float, float]] = deque(maxlen=COUNTED + 1)
+        """both, at the last looks"""
 
     def is_missed(self, iteration: int, runs: int, games: int, judging: float) -> bool:
         """Asked again and again. `games` are those by which each run is still to be judged, `judging` the seconds that went into others so
         far, which do not count. One run is never given up."""
+        last, self.last = self.last, (runs, iteration, time.monotonic() - judging)
+        if last is not None and last[0] == runs:  # else it has compiled meanwhile
+            self.work += (iteration - last[1]) * takes(runs)
+            self.seconds += self.last[2] - last[2]
         looks = iteration * LOOKS // self.iterations
-        if looks == 0 or runs == 1:  # at first it compiles and learns nothing
-            return False
-        now = time.monotonic()
-        if self.since is None or self.since[0] != runs:
-            self.looks, self.since = looks, (runs, iteration, now - judging)
         if looks == self.looks:
             return False
-        self.looks, (_, first, began) = looks, self.since
-        training = (self.iterations - iteration) * (now - judging - began) / (iteration - first)
-        return MARGIN * (training + self.a_game * games * runs) > self.until - now
+        self.looks = looks
+        self.past.append((self.work, self.seconds))
+        (work, seconds), (work_now, seconds_now) = self.past[0], self.past[-1]
+        if runs == 1 or work_now == work:
+            return False
+        training = (self.iterations - iteration) * takes(runs) * (seconds_now - seconds) / (work_now - work)
+        return MARGIN * (training + self.a_game * games * runs) > self.until - time.monotonic()
