@@ -27,7 +27,7 @@ from engram import episodic, loop, standard
 from engram.agents import DQN, MBEC, make
 from engram.agents.mbec import Life, born, take_in
 from engram.errors import EngramError
-from engram.experiments.running import main, markdown
+from engram.experiments.running import known, main, markdown
 from engram.networks import head, small, trunk
 from engram.provenance import describe_machine
 from engram.records import replacing
@@ -102,21 +102,12 @@ class Run:
             print(table([row]), flush=True)
 
 
-def known(file: Path) -> list[dict[str, Any]]:
-    """What was found so far."""
-    try:
-        return json.loads(file.read_text()) if file.exists() else []
-    except ValueError as error:
-        raise EngramError(f"{file} cannot be read ({error}): mend it, or name another file with --out.") from error
-
-
 def lived(agent: DQN, name: str, seed: int, steps: int) -> Stream:
     """What a DQN lives through while it learns."""
     task = find(name)
     spec = task.spec(ENVS, steps // ENVS)
     driver: Any = loop.driver(agent, [task], [seed], spec)
     driver.start()
-
     first = jax.tree.map(lambda x: jnp.copy(x[0]), agent.acting(driver.carry.agent))
 
     @jax.jit

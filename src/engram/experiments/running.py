@@ -1,5 +1,6 @@
 """What experiments share: the tasks, trainings that stop in time and go on later, their protocol, tables and scale."""
 
+import json
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -167,6 +168,14 @@ def train(
 def _patience(writing: float) -> float:
     """Seconds to the next checkpoint, where one takes so many to write."""
     return max(PATIENCE, 20 * writing)
+
+
+def known(file: Path) -> list[dict[str, Any]]:
+    """What a file of findings holds so far."""
+    try:
+        return json.loads(file.read_text()) if file.exists() else []
+    except ValueError as error:
+        raise EngramError(f"{file} cannot be read ({error}): mend it, or name another file with --out.") from error
 
 
 def curves(scores: Scores, first: int, seeds: Sequence[int]) -> Curves:

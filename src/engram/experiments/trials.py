@@ -16,11 +16,10 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from engram.errors import EngramError
 from engram.experiments import campaign
 from engram.experiments.campaign import CURVES, SHORT, Job
 from engram.experiments.research import parse
-from engram.experiments.running import deadline, main, markdown, train
+from engram.experiments.running import deadline, known, main, markdown, train
 from engram.experiments.validation import Best
 from engram.options import replace
 from engram.provenance import describe_machine
@@ -78,14 +77,6 @@ class Run:
         }
         with replacing(self.out) as file:
             file.write(written([*known(self.out), trial | describe_machine()]).encode())
-
-
-def known(file: Path) -> list[dict[str, Any]]:
-    """The trials so far."""
-    try:
-        return json.loads(file.read_text()) if file.exists() else []
-    except ValueError as error:
-        raise EngramError(f"{file} cannot be read ({error}): mend it, or name another file with --out.") from error
 
 
 def shortened(points: list[float]) -> list[float | None]:
