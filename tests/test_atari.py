@@ -19,9 +19,10 @@ from engram.cli import main
 from engram.errors import EngramError
 from engram.loop import games
 from engram.networks import Convolution, Vision, features, patches, small, trunk
+from engram.policy import without_learning
 from engram.standard import meet
 from engram.tasks import find
-from engram.tasks.atari import GAMES, Console
+from engram.tasks.atari import GAMES, Console, threads
 from engram.training import load
 from engram.types import Spec, TimeStep
 
@@ -206,6 +207,12 @@ def test_a_run_that_is_kept_goes_on_as_if_the_others_had(monkeypatch):
         np.testing.assert_allclose(one[1:], other, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize(("runs", "left"), [(1, 1), (2, 1), (5, 3), (30, 15)])
+def test_half_of_the_runs_still_keep_all_processors_busy(monkeypatch, runs, left):
+    monkeypatch.setattr("engram.tasks.atari.cpu_count", lambda: 16)
+    assert left * min(16, threads(runs)) >= 16
+
+
 def test_agents_that_cannot_mask_actions_say_so():
     tasks = [find("atari:breakout"), find("atari:pong")]
     with pytest.raises(EngramError, match="PPO cannot learn games with unlike numbers of actions in one program: train them apart"):
@@ -286,6 +293,19 @@ def test_the_gist_of_pixels_stays_what_it_is_while_networks_learn(of, stays):
     assert before.shape == (2, 5)
     assert np.allclose(before, after) == stays
     assert not np.allclose(before[0], before[1])
+
+
+@pytest.mark.parametrize("by_target", [False, True])
+@pytest.mark.parametrize("of", ["features", "pixels"])
+def test_who_sees_images_plays_without_what_only_learning_uses(of, by_target):
+    spec = Spec((4, 36, 36), 3, "uint8", stack=4, envs=2, iterations=50)
+    options = {"hidden": 8, "replay": 64, "slots": 64, "convolutions": "nature", "gist": 5}
+    agent = make("mbec++", "atari", **options, gist_of=of, act_by_target=by_target, p_ask=None)
+    state = agent.init(jax.random.key(0), spec)
+    seen = np.random.default_rng(0).integers(0, 256, (2, *spec.shape)).astype(np.uint8)
+    whole, less = (agent.play(x, spec, seen, jnp.ones(2, bool), jax.random.key(1)) for x in (state, without_learning(agent, state)))
+    assert less[1].tolist() == whole[1].tolist()
+    np.testing.assert_array_equal(less[0].life.mind.tau.h, whole[0].life.mind.tau.h)
 
 
 def test_what_nec_embeds_from_replay_is_what_was_seen():

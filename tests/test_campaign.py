@@ -440,6 +440,19 @@ def test_trials_are_trained_kept_and_told(tmp_path, small, monkeypatch):
     ]
 
 
+def test_who_cannot_be_judged_is_not_trained(tmp_path, small, monkeypatch):
+    monkeypatch.setattr("engram.tasks.atari.Arcade.machine", lambda self, count, *_, **__: Drift(count))
+    monkeypatch.setattr("engram.tasks.atari._actions", lambda game: 2)
+    monkeypatch.setattr("engram.loop.consoles.Consoles.start", lambda driver: pytest.fail("it is trained"))
+
+    def play(agent, state, *_):
+        return state.q.anything  # but what only learns is not there any more
+
+    monkeypatch.setattr("engram.agents.dqn.DQN.play", play)
+    with pytest.raises(AttributeError, match="anything"):
+        trials.Run("dqn", games=("pong",), seeds=1, steps=160, out=tmp_path / "trials.json", scratch=tmp_path / "scratch")()
+
+
 def test_a_trial_is_told_by_the_last_quarter_of_each_seed():
     first = {"score": [9.0] * 15 + [None, 2.0, 4.0, None, None], "value": [0.0] * 15 + [1.0] * 5, "earned": [0.0] * 15 + [0.5] * 5}
     second = {"score": [9.0] * 15 + [5.0] * 5, "value": [0.0] * 15 + [2.0] * 5, "earned": [0.0] * 15 + [0.3] * 5}

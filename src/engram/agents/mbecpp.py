@@ -274,8 +274,9 @@ class MBECpp(Episodic, Bootstrapping):
 
     def look(self, state: State, seen: Shaped[Array, "E S"]) -> tuple[Float[Array, "E F"], Float[Array, "E G"] | None]:
         """What is found in what is seen and, of images, its gist."""
-        found = self.find(self.acting(state), seen)
-        return found, None if state.gist_map is None else self.summary(state.semantic, seen, found) @ state.gist_map
+        semantic = self.acting(state)
+        found = self.find(semantic, seen)
+        return found, None if state.gist_map is None else self.summary(semantic, seen, found) @ state.gist_map
 
     def summary(self, semantic: Semantic, seen: Shaped[Array, "E S"], found: Float[Array, "E F"]) -> Float[Array, "E X"]:
         """What the gist of images is a map of."""

@@ -38,7 +38,9 @@ class Best:
         self.began = time.monotonic()
 
     def prepare(self, driver: Any) -> None:
-        self.states = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), without_learning(self.agent, driver.template()[0].agent))
+        shapes = without_learning(self.agent, driver.template()[0].agent)
+        self.judge.check(shapes)
+        self.states = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)
         self.past = np.full((self.count + 1, len(self.seeds)), np.nan)
 
     @cached_property

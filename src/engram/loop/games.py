@@ -34,7 +34,7 @@ class Judge:
     def __init__(self, agent: Agent, spec: Spec, tasks: Sequence[Task], consoles: int):
         self.agent, self.arcades, self.count = agent, [_arcade(task) for task in tasks], -(-consoles // 2)
         self.spec = replace(spec, envs=self.count)
-        busy = 4 * threads(2 * len(tasks))  # where some of the machines are done sooner
+        busy = 2 * threads(2 * len(tasks))  # since some of the machines are done much sooner
         self.machines = [[arcade.machine(self.count, busy) for arcade in self.arcades] for _ in range(2)]
         self.epsilon = jnp.array([arcade.protocol.epsilon for arcade in self.arcades])
         self.allowed = jnp.array([arcade.actions() for arcade in self.arcades], jnp.int32)
@@ -55,6 +55,10 @@ class Judge:
                 half.step()
         return halves[0].scores + halves[1].scores
 
+    def check(self, states: PyTree) -> None:
+        """Raises before a training what playing would raise after it; of `states` shapes suffice."""
+        self._after(states, jax.eval_shape(lambda: jax.random.split(jax.random.key(0), len(self.arcades))))
+
     def _choose(self, arrays: Arrays, observation: Array, first: Array) -> tuple[Arrays, Arrays]:
         """The actions of all runs."""
         states, keys, step = self.packing.unpack(arrays)
@@ -69,10 +73,14 @@ class Judge:
 
     def _fitted(self, states: PyTree, keys: Key[Array, "R"]) -> PyTree:
         """The same agents with room for the trajectories of this judge's consoles instead of those of their training."""
+        after = self._after(states, keys)
+        return jax.tree.map(lambda x, then: x if x.shape == then.shape else jnp.zeros(then.shape, then.dtype), states, after)
+
+    def _after(self, states: PyTree, keys: PyTree) -> PyTree:
+        """The shapes of agents that have played."""
         shape = len(self.arcades), self.count
         seen = jax.ShapeDtypeStruct((*shape, *self.spec.shape), self.spec.dtype)
-        after, _ = jax.eval_shape(self._play, states, keys, jnp.int32(0), seen, jax.ShapeDtypeStruct(shape, bool))
-        return jax.tree.map(lambda x, then: x if x.shape == then.shape else jnp.zeros(then.shape, then.dtype), states, after)
+        return jax.eval_shape(self._play, states, keys, jnp.int32(0), seen, jax.ShapeDtypeStruct(shape, bool))[0]
 
     def close(self) -> None:
         for machine in (machine for half in self.machines for machine in half):
