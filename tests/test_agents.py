@@ -384,6 +384,29 @@ def test_who_acts_by_the_target_copies_acts_and_plays_as_they_say(by_target, cho
         assert agent.play(left, SPEC, jnp.ones((1, 2)), jnp.array([True]), jax.random.key(0))[1].tolist() == [chosen]
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_memory_is_asked_for_as_many_environments_as_play(count):
+    """However many it was trained in; who asks with certainty plays like one who always asks."""
+    spec = replace(SPEC, envs=2)
+    always, surely = (MBECpp(**TINY, p_ask=p_ask) for p_ask in (None, 1.0))
+    state, seen = without_learning(surely, surely.init(jax.random.key(0), spec)), jnp.arange(2.0 * count).reshape(count, 2)
+    played = [agent.play(state, spec, seen, jnp.ones(count, bool), jax.random.key(1)) for agent in (always, surely)]
+    assert played[1][1].shape == (count,)
+    assert played[0][1].tolist() == played[1][1].tolist()
+    np.testing.assert_array_equal(played[0][0].life.mind.tau.h, played[1][0].life.mind.tau.h)
+
+
+@pytest.mark.parametrize("updates", [1, 4])
+def test_no_update_has_the_key_by_which_the_trajectory_model_learns(monkeypatch, updates):
+    keys = []
+    monkeypatch.setattr(episodic, "train_trajectory", lambda mind, *told: keys.append(told[5]) or mind)
+    agent, key = MBECpp(**TINY, updates=updates), jax.random.key(5)
+    with jax.disable_jit():
+        agent.learn(agent.init(jax.random.key(0), SPEC), SPEC, jnp.int32(0), key)
+    taken = [key, *jax.random.split(key, updates)]
+    assert not any((jax.random.key_data(keys[0]) == jax.random.key_data(other)).all() for other in taken)
+
+
 def test_no_gradient_of_the_td_loss_reaches_memory_trajectory_or_reward():
     """However fast the semantic part learns, the rest of the mind becomes the same."""
 

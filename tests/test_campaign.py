@@ -53,6 +53,13 @@ def test_the_plan_has_each_run_once():
     assert len({job.name for job in campaign.PLAN}) == len(campaign.PLAN) == 60 + 28 + 3
 
 
+def test_every_agent_of_games_can_be_tried():
+    for agent in ("dqn", "mbec++", "mfec", "nec"):
+        made = campaign.agent_of(Job(agent, "pong", 10_000, 0))
+        assert made.epsilon_decay == 1_000
+        assert getattr(made, "learn_start", 500) == 500
+
+
 def test_a_fixed_weight_is_another_agent():
     fixed, learnt = Job("mbec++", "riverraid", 2_500_000, 0, 0.1), Job("mbec++", "riverraid", 2_500_000, 0)
     assert (fixed.name, learnt.name) == ("riverraid-mbec++-beta=0.1-10000k-0", "riverraid-mbec++-10000k-0")

@@ -104,6 +104,15 @@ def test_a_preset_that_changes_nothing_is_named(capsys, monkeypatch, tmp_path):
     assert "The preset tuned changes nothing for random." in capsys.readouterr().err
 
 
+def test_a_run_in_which_nothing_is_learnt_says_so(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    short = ["train", "dqn", "cartpole", "--preset", "debug", "--seeds", "1", "--steps", "50", "--learn-start"]
+    main([*short, "50"])
+    assert "Nothing will be learnt in 50 steps: learning begins after 50, which --learn-start lowers." in capsys.readouterr().err
+    main([*short, "49"])
+    assert "Nothing will be learnt" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("agent", "arcade", "preset"),
     [("mbec++", False, "engram"), ("mbec++", True, "atari"), ("dqn", False, "paper"), ("dqn", True, "atari"), ("ppo", True, "paper")],

@@ -12,6 +12,7 @@ from probes import act_through, actor, episodes
 from engram import tables as tb
 from engram.agents.mfec import MFEC, project
 from engram.errors import EngramError
+from engram.policy import without_learning
 from engram.tables import Writing
 from engram.types import Spec, TimeStep
 
@@ -139,6 +140,15 @@ def seer():
         state, action, metrics = one(state, told, jnp.int32(step))
         lived.append((state, int(action[0]), {name: float(x) for name, x in metrics.items()}))
     return lived
+
+
+def test_who_has_seen_plays_without_the_images_of_its_learning(seer):
+    state = seer[-1][0]
+    less = without_learning(SEER, state)
+    assert (less.encoder.images, less.encoder.optimiser, less.waiting) == (None, None, None)
+    for side in (0, 1):
+        whole, again = (SEER.play(x, PICTURES, picture(side), np.array([True]), jax.random.key(0))[1] for x in (state, less))
+        assert whole.tolist() == again.tolist()
 
 
 def test_the_auto_encoder_learns_before_the_memory_begins_and_is_then_fixed(seer):

@@ -15,6 +15,7 @@ import engram
 from engram import loop, training
 from engram.agents import DQN, MBECpp, Random
 from engram.errors import EngramError
+from engram.evaluation import play
 from engram.records import RunFolder, is_key
 from engram.tasks import Task, find
 from engram.training import Interrupted, load, load_all, resume, train
@@ -265,7 +266,57 @@ def test_an_own_task_must_be_given_again(tmp_path):
     assert load(tmp_path / "run").act(np.zeros(2)) in (0, 1)
 
 
+def test_an_own_task_may_be_called_like_one_of_ours(tmp_path):
+    def cartpole(render_mode=None):
+        return tape(rewards=(1.0, 2.0, 4.0))()
+
+    train(Random(), cartpole, 1, 20, out=tmp_path / "run")
+    assert "an environment of your own" in complaint(engram.evaluate, tmp_path / "run")
+    assert engram.evaluate(tmp_path / "run", task=cartpole, episodes=2)[0].tolist() == [7.0, 7.0]
+    train(Random(), "cartpole", 1, 20, out=tmp_path / "ours")
+    assert engram.evaluate(tmp_path / "ours", episodes=1)[0][0] > 7.0
+
+
+def test_who_plays_at_random_plays_alike_by_a_seed(tmp_path):
+    policy, task = train(Random(), "cartpole", 1, 20).policies[0], find("cartpole")
+    returns = [play(policy, task, 12, seed).tolist() for seed in (1, 1, 2)]
+    assert returns[0] == returns[1] != returns[2]
+
+
 # What goes wrong
+
+
+def test_what_a_watch_raises_is_not_hidden(tmp_path):
+    def watch(progress):
+        import a_package_that_is_missing  # noqa: F401  # pyright: ignore[reportMissingImports]
+
+    with pytest.raises(ModuleNotFoundError, match="a_package_that_is_missing"):
+        train(Random(), tape(), 1, 20, out=tmp_path / "run", watch=watch)
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    train(Random(), tape(), 1, 20, out=tmp_path / "run")
+    (tmp_path / "run" / ".lock").unlink()
+    (tmp_path / "run" / ".lock").mkdir()
+    assert "Nothing can be written into" in complaint(resume, tmp_path / "run", tape())
+
+
+def test_memory_that_does_not_suffice_is_told(monkeypatch):
+    told = "The device's memory does not suffice: lower seeds, batch, replay or whatever option is very large."
+    assert complaint(train, replace(TINY, hidden=10**11), tape(), 1, 20) == told
+
+    def fail(error):
+        monkeypatch.setattr(loop.Host, "advance", lambda *_: (_ for _ in ()).throw(jax.errors.JaxRuntimeError(error)))
+
+    fail("INTERNAL: Error dispatching computation: Out of memory allocating 96000000644 bytes.")
+    assert complaint(train, TINY, tape(), 1, 20) == told
+    fail("INTERNAL: something else")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
+        train(TINY, tape(), 1, 20)
+
+
+def test_a_run_without_end_is_refused():
+    assert "2**31 - 1 steps at most, not 2,147,483,648" in complaint(train, TINY, tape(), 1, 2**31)
 
 
 def finite(tree):

@@ -285,6 +285,9 @@ def train(arguments: list[str]) -> None:
     for option in ("steps", "seeds", "envs"):
         check(option, getattr(options, option), Count | None)
     task = find(task_name, options.steps)
+    if getattr(agent, "learn_start", 0) >= task.steps:
+        told = f"Nothing will be learnt in {task.steps:,} steps: learning begins after {agent.learn_start:,}, which --learn-start lowers."
+        Console(stderr=True).print(told, style="yellow", highlight=False)
     out = options.out or _free(Path("runs") / re.sub(r"[^\w.+-]+", "-", f"{name}-{task.name}"))
     with (
         on(options.device),

@@ -28,6 +28,7 @@ def play(policy: Policy, task: Task, episodes: int, seed: int = 0, limit: int = 
     numbers = [list(range(e, episodes, len(envs))) for e in range(len(envs))]  # of the episodes each environment plays
     returns, ages = np.zeros(episodes), np.zeros(len(envs), int)
     seen = np.stack([_begin(env, task.name, seed, own[0]) for env, own in zip(envs, numbers, strict=True)])
+    policy.seed(seed)
     policy.reset()
     while any(numbers):
         actions = policy.choose(seen)

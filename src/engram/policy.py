@@ -61,9 +61,16 @@ def without_learning(agent: Agent, state: PyTree) -> PyTree:
     """What of an agent's state playing needs: neither replay, which may be gigabytes, nor what else only learning uses; of networks and
     their target copies those that act."""
     fields = getattr(state, "_fields", ())
-    needless = "replay", "optimiser", *(("q", "semantic") if getattr(agent, "act_by_target", False) else ("q_target", "target"))
+    needless = (
+        "replay",
+        "optimiser",
+        "images",
+        "waiting",
+        *(("q", "semantic") if getattr(agent, "act_by_target", False) else ("q_target", "target")),
+    )
     state = state._replace(**{name: None for name in needless if name in fields}) if fields else state
-    return state._replace(life=without_learning(agent, state.life)) if "life" in fields else state
+    within = {name: without_learning(agent, getattr(state, name)) for name in ("life", "encoder") if name in fields}
+    return state._replace(**within) if within else state
 
 
 def one_hot(spec: Spec, observation: Any) -> np.ndarray:

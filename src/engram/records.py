@@ -66,21 +66,22 @@ class RunFolder:
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Within it no other process may train into this folder."""
-        with suppress(ImportError):
-            import fcntl  # not on Windows
+        try:
+            file = open(self.path / ".lock", "w")  # noqa: SIM115
+        except OSError as error:
+            raise EngramError(f"Nothing can be written into {self.path} ({error.strerror}): make it writable, or copy it.") from error
+        with file:
+            try:
+                import fcntl  # not on Windows
 
-            with open(self.path / ".lock", "w") as file:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise EngramError(
-                        f"Another process is training into {self.path}: wait until it ends, or name another folder with --out."
-                    ) from None
-                except OSError:
-                    pass  # a file system without locks
-                yield
-                return
-        yield
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise EngramError(
+                    f"Another process is training into {self.path}: wait until it ends, or name another folder with --out."
+                ) from None
+            except (ImportError, OSError):
+                pass  # nobody locks here: another system, or a file system without locks
+            yield
 
     @property
     def checkpoint(self) -> Path:

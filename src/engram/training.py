@@ -29,7 +29,7 @@ from engram.records import Curves, RunFolder, size
 from engram.report.figures import learning_curves
 from engram.report.statistics import summary
 from engram.scores import Scores
-from engram.tasks import Task, check, find, names
+from engram.tasks import Task, check, find, is_known
 from engram.tasks.atari import SKIP
 from engram.types import Agent, Spec
 
@@ -232,6 +232,19 @@ class Training:
 
 
 @contextmanager
+def _memory_that_suffices() -> Iterator[None]:
+    """Within it arrays that are too large are told in a sentence: `check_size` knows what agents carry, not what they need to learn."""
+    try:
+        yield
+    except (OverflowError, jax.errors.JaxRuntimeError) as error:
+        if isinstance(error, OverflowError) or "out of memory" in str(error).lower():
+            raise EngramError(
+                "The device's memory does not suffice: lower seeds, batch, replay or whatever option is very large."
+            ) from error
+        raise
+
+
+@contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
     """Within it Ctrl-C, or being told to end, only raises a flag: an exception could lose what the device is working on. A second one
     kills."""
@@ -274,6 +287,8 @@ def train(
     for name, value in (("envs", envs), ("steps", steps)):
         check_option(name, value, Count | None)
     task = find(task, steps)
+    if task.steps >= 2**31:
+        raise EngramError(f"A run can have 2**31 - 1 steps at most, not {task.steps:,}: lower steps.")
     agent = make_agent(agent, usual(agent, task.arcade is not None)) if isinstance(agent, str) else agent
     if isinstance(agent, type) or not hasattr(agent, "init"):
         raise EngramError(f"{agent!r} is no agent: give one with its options, such as engram.DQN().")
@@ -281,11 +296,12 @@ def train(
     _try_out(task)
     envs = envs or loop.usual_envs(agent, task)
     spec = task.spec(envs, -(-task.steps // envs))
-    training = Training(agent, task, numbers, task.steps, spec, None, host)
-    training.check_size()
-    if out is not None:
-        training.folder = records.create(out, _config(agent, task, numbers, task.steps, spec, host))
-    return training.run(training.driver.start, watch)
+    with _memory_that_suffices():
+        training = Training(agent, task, numbers, task.steps, spec, None, host)
+        training.check_size()
+        if out is not None:
+            training.folder = records.create(out, _config(agent, task, numbers, task.steps, spec, host))
+        return training.run(training.driver.start, watch)
 
 
 def resume(
@@ -294,8 +310,9 @@ def resume(
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Result:
     """Goes on where a training stopped, exactly. A task that was a function must be given again."""
-    training = reopen(path, task)
-    return training.run(training.restore, watch)
+    with _memory_that_suffices():
+        training = reopen(path, task)
+        return training.run(training.restore, watch)
 
 
 def reopen(
@@ -413,7 +430,7 @@ def _config(agent: Agent, task: Task, seeds: Sequence[int], steps: int, spec: Sp
         "agent": name_of(agent),
         "options": dataclasses.asdict(agent),  # pyright: ignore[reportArgumentType]
         "task": task.name,
-        "own_task": task.name not in names() and not task.name.startswith(("gym:", "atari:")),
+        "own_task": not is_known(task),
         "seeds": list(seeds),
         "steps": steps,
         "host": host,

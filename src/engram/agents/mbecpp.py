@@ -190,7 +190,8 @@ class MBECpp(Episodic, Bootstrapping):
         learnt, losses = when(learns, step, lambda: repeated(self, prepare, update, before, key, lots), lambda: (before, nothing))
         semantic, optimiser_state, reward, reward_optimiser = learnt
         mind = past._replace(reward=reward, reward_optimiser=reward_optimiser)
-        mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, jax.random.fold_in(key, 1), self.updates)
+        trajectory_key = jax.random.fold_in(key, self.updates)  # theirs are the key itself, or 0, 1 and so on
+        mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, trajectory_key, self.updates)
         target = renewed(self, spec, step, semantic, state.target)
         metrics = {"td_loss": losses[0], "reward_loss": losses[1], "trajectory_loss": mind.recall_loss}
         life = state.life._replace(mind=mind)
@@ -318,7 +319,7 @@ class MBECpp(Episodic, Bootstrapping):
         found, gist = self.look(state, shown(self, spec, observation))
         told, mind, semantic = self.tell(state, gist), state.life.mind, self.acting(state)
         plan, q_mbec, tau = foresee(self, mind, spec, found if told is None else told, first)
-        q_episodic = self.beta(semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) * self.asks(key, spec.envs)
+        q_episodic = self.beta(semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) * self.asks(key, len(q_mbec))
         q = q_episodic + self.values(semantic, found, tau.h)
         action = greedy(spec, q, epsilon, key)
         return state._replace(life=state.life._replace(mind=mind._replace(tau=episodic.after(plan, action)))), action

@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from engram import loop
-from engram.agents import make
+from engram.agents import kind_of, make
 from engram.errors import EngramError
 from engram.experiments import pace, scoreboard
 from engram.experiments.running import deadline, markdown, train
@@ -83,8 +83,10 @@ PLAN = (
 
 def agent_of(job: Job) -> Agent:
     """The preset `atari`; in short runs learning begins, and exploration ends, earlier."""
+    wanted = {"learn_start": min(50_000, job.steps // 20), "epsilon_decay": min(1e5, job.steps / 10)}
+    has = {field.name for field in fields(kind_of(job.agent))}
     own = {} if job.beta is None else {"fixed_beta": job.beta}
-    return make(job.agent, "atari", learn_start=min(50_000, job.steps // 20), epsilon_decay=min(1e5, job.steps / 10), **own)
+    return make(job.agent, "atari", **{name: value for name, value in wanted.items() if name in has}, **own)
 
 
 def of_row(row: dict[str, Any]) -> Job:

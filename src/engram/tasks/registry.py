@@ -102,6 +102,11 @@ def find(task: str | Task | Callable[..., gym.Env], steps: int | None = None) ->
     return found if steps is None else replace(found, steps=steps)
 
 
+def is_known(task: Task) -> bool:
+    """Whether its name is enough to find it again. A function of your own may be called like a registered task."""
+    return task.name.startswith(("gym:", "atari:")) or (task.name in TASKS and TASKS[task.name].make is task.make)
+
+
 def names() -> list[str]:
     """All registered tasks."""
     return list(TASKS)
