@@ -94,6 +94,7 @@ def test_a_stretch_adds_rows_and_says_what_is_left(tmp_path, small):
     assert np.isfinite(row["curve"]["value"]).all()  # at each point of the curve
     assert len(row["curve"]["value"]) == len(row["curve"]["score"]) == len(row["curve"]["steps"])
     assert [job.name for job in campaign.missing(tmp_path, plan)] == [plan[2].name]
+    assert said[0].startswith("2 runs, about 1 minute on an H200 (what they take here is not known before one is done): breakout-dqn-0k-0")
     assert "Left of the plan: 1, for which" in said[-1]
     page = (tmp_path / "atari" / "README.md").read_text()
     assert page == campaign.page(tmp_path, plan)

@@ -104,6 +104,53 @@ def test_a_preset_that_changes_nothing_is_named(capsys, monkeypatch, tmp_path):
     assert "The preset tuned changes nothing for random." in capsys.readouterr().err
 
 
+OWN = """
+import gymnasium as gym
+import numpy as np
+
+
+class Pictures(gym.Env):
+    observation_space, action_space = gym.spaces.Box(0, 255, (5, 4, 3), np.uint8), gym.spaces.Discrete(2)
+
+    def __init__(self):
+        self.age = 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.age = 0
+        return self.observation_space.low, {}
+
+    def step(self, action):
+        self.age += 1
+        return self.observation_space.high, 1.0, self.age == 5, False, {}
+
+
+gym.register("Pictures-v0", Pictures)
+"""
+
+
+def test_a_module_in_the_folder_where_one_is_is_found(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "own_pictures.py").write_text(OWN)
+    main(["train", "random", "gym:own_pictures:Pictures-v0", "--seeds", "1", "--steps", "50", "--out", "run"])
+    assert "are seen as plain numbers: only games by their own names (atari:pong) have convolutions." in capsys.readouterr().err
+    sentence = complaint(capsys, "eval", "run", "--video", "one.gif")
+    assert sentence == "engram: gym:own_pictures:Pictures-v0 cannot be shown: its __init__ takes no render_mode.\n"
+
+
+def test_lists_have_no_options(capsys):
+    assert complaint(capsys, "list", "--nonsense") == "engram: `engram list` has no options.\n"
+    assert complaint(capsys, "show", "dqn", "--hidden", "3") == "engram: `engram show AGENT` has no options.\n"
+
+
+def test_a_campaign_that_is_refused_writes_nothing(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert "No run of the plan has 'tetris' in its name" in complaint(capsys, "campaign", "atari", "--only", "tetris")
+    assert "minutes must be greater than 0" in complaint(capsys, "campaign", "atari", "--minutes", "-1")
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_in_which_nothing_is_learnt_says_so(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     short = ["train", "dqn", "cartpole", "--preset", "debug", "--seeds", "1", "--steps", "50", "--learn-start"]
@@ -237,6 +284,6 @@ def test_tensorboard_sees_scores_and_metrics_of_every_seed(capsys, monkeypatch, 
 def test_without_tensorboard_its_option_says_what_to_install(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
-    said = complaint(capsys, *["train", "dqn", "cartpole", "--preset", "debug", "--seeds", "1", "--steps", "20", "--tensorboard"])
+    said = complaint(capsys, *["train", "dqn", "cartpole", "--preset", "debug", "--seeds", "1", "--steps", "50", "--tensorboard"])
     assert "TensorBoard is not installed: pip install tensorboard, or leave it out." in said
     assert not (tmp_path / "runs").exists()

@@ -301,6 +301,24 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     assert "Nothing can be written into" in complaint(resume, tmp_path / "run", tape())
 
 
+def test_a_run_that_was_killed_before_it_had_saved_anything_begins_when_resumed(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Host, "start", lambda driver: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(TINY, tape(), [3], 40, out=tmp_path / "run")
+    assert "let `engram resume" in complaint(load, tmp_path / "run")
+    begun, whole = resume(tmp_path / "run", tape()), train(TINY, tape(), [3], 40)
+    np.testing.assert_array_equal(begun.curves[3][1], whole.curves[3][1])
+    assert begun.metrics == whole.metrics
+
+
+@pytest.mark.parametrize("wrong", [(np.zeros(2), {}), "x", {"seen": 1.0}])
+def test_what_is_no_observation_is_told(wrong):
+    for task in (tape(), counted(gym.spaces.Discrete(5), gym.spaces.Discrete(3))):
+        policy = train(Random(), task, 1, 20).policies[0]
+        assert "the first thing that reset() or step() returns" in complaint(policy.act, wrong)
+
+
 def test_memory_that_does_not_suffice_is_told(monkeypatch):
     told = "The device's memory does not suffice: lower seeds, batch, replay or whatever option is very large."
     assert complaint(train, replace(TINY, hidden=10**11), tape(), 1, 20) == told

@@ -24,7 +24,7 @@ from engram import agents, screen, training
 from engram.errors import EngramError, Interrupted, nearest_names
 from engram.evaluation import play, record
 from engram.events import Events
-from engram.options import Count, check
+from engram.options import Count, Positive, check
 from engram.report.video import check_name, save_video
 from engram.tasks import find
 
@@ -140,6 +140,8 @@ class Report:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: whatever the user can put right is one sentence and exit code 2."""
     complain = Console(stderr=True).print
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # for gym:MODULE:ID, with the module in the folder where one is
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # who is told to end tidies up, as after Ctrl-C
     try:
@@ -281,13 +283,16 @@ def train(arguments: list[str]) -> None:
     chosen = parse(form, rest, form(Train(preset=preset), agents.make(name, preset)), f"train {name} {task_name}")
     options, agent = chosen.run, chosen.agent
     if agents.make(name, preset) == agents.make(name, "paper") and preset != "paper":
-        Console(stderr=True).print(f"The preset {preset} changes nothing for {name}.", style="yellow", highlight=False)
+        screen.notice(f"The preset {preset} changes nothing for {name}.")
     for option in ("steps", "seeds", "envs"):
         check(option, getattr(options, option), Count | None)
     task = find(task_name, options.steps)
     if getattr(agent, "learn_start", 0) >= task.steps:
-        told = f"Nothing will be learnt in {task.steps:,} steps: learning begins after {agent.learn_start:,}, which --learn-start lowers."
-        Console(stderr=True).print(told, style="yellow", highlight=False)
+        after = f"learning begins after {agent.learn_start:,}, which --learn-start lowers"
+        screen.notice(f"Nothing will be learnt in {task.steps:,} steps: {after}.")
+    spec = task.spec()
+    if spec.dtype == "uint8" and len(spec.shape) > 1 and not spec.stack and getattr(agent, "encoder", None) != "vae":
+        screen.notice(f"The images of {task.name} are seen as plain numbers: only games by their own names (atari:pong) have convolutions.")
     out = options.out or _free(Path("runs") / re.sub(r"[^\w.+-]+", "-", f"{name}-{task.name}"))
     with (
         on(options.device),
@@ -343,6 +348,8 @@ def evaluate(arguments: list[str]) -> None:
         check_name(options.video)
     with on(options.device):
         run = training.reopen(given[0], way="engram.evaluate({path!r}, task=...)")
+        if options.video:
+            run.task.make(render_mode="rgb_array").close()  # better refused before all episodes are played
         policies, done = training.load_all(given[0]), training.trained_steps(given[0])
         with Console().status("playing"):
             returns = {seed: play(policy, run.task, options.episodes, seed) for seed, policy in policies.items()}
@@ -401,8 +408,10 @@ def campaign(arguments: list[str]) -> None:
     if given and given[0] != "atari":
         raise EngramError(f"There is no campaign {given[0]!r}: the only one is `engram campaign atari`.")
     check("most", options.most, Count)
+    check("minutes", options.minutes, Positive)
     results, say = Path(options.results), functools.partial(Console().print, highlight=False, soft_wrap=True)
     jax.config.update("jax_compilation_cache_dir", str(Path(options.scratch, "compiled").absolute()))  # one for all batches of a kind
+    atari.named(options.only)  # which is better refused before anything is written
     try:
         atari.stretch(results, Path(options.scratch), options.minutes, options.most, say, only=options.only, final=options.final)
     finally:
@@ -425,7 +434,8 @@ def list_all(arguments: list[str]) -> None:
     if is_help(arguments):
         print("usage: engram list")
         return
-    words(arguments, "list", 0)
+    if words(arguments, "list", 0)[1]:
+        raise EngramError("`engram list` has no options.")
     screen.catalogue()
 
 
@@ -433,7 +443,9 @@ def show(arguments: list[str]) -> None:
     if is_help(arguments):
         print(f"usage: engram show AGENT, of {', '.join(agents.AGENTS)}")
         return
-    given, _ = words(arguments, "show AGENT", 1)
+    given, rest = words(arguments, "show AGENT", 1)
+    if rest:
+        raise EngramError("`engram show AGENT` has no options.")
     screen.options(given[0])
 
 

@@ -36,7 +36,10 @@ class Policy:
 
     def act(self, observation: Any) -> int | np.ndarray:
         """The action for an observation of the environment, or the actions for a batch of them; both as the environment counts them."""
-        seen = one_hot(self.spec, observation) if self.spec.counts else np.asarray(observation)
+        try:
+            seen = one_hot(self.spec, observation) if self.spec.counts else np.asarray(observation, np.float64)
+        except (TypeError, ValueError) as error:
+            raise EngramError("An observation must be of numbers: give the first thing that reset() or step() returns.") from error
         is_one = seen.shape == self.spec.shape
         if not is_one and seen.shape[1:] != self.spec.shape:
             raise EngramError(f"An observation must have shape {self.spec.shape}, or (n, *that) for several, not {seen.shape}.")
@@ -61,13 +64,8 @@ def without_learning(agent: Agent, state: PyTree) -> PyTree:
     """What of an agent's state playing needs: neither replay, which may be gigabytes, nor what else only learning uses; of networks and
     their target copies those that act."""
     fields = getattr(state, "_fields", ())
-    needless = (
-        "replay",
-        "optimiser",
-        "images",
-        "waiting",
-        *(("q", "semantic") if getattr(agent, "act_by_target", False) else ("q_target", "target")),
-    )
+    copies = ("q", "semantic") if getattr(agent, "act_by_target", False) else ("q_target", "target")
+    needless = "replay", "optimiser", "images", "waiting", *copies
     state = state._replace(**{name: None for name in needless if name in fields}) if fields else state
     within = {name: without_learning(agent, getattr(state, name)) for name in ("life", "encoder") if name in fields}
     return state._replace(**within) if within else state

@@ -184,7 +184,7 @@ class RunFolder:
             with open(self.checkpoint, "rb") as file:
                 yield file, *read_header(file, self.checkpoint)
         except FileNotFoundError:
-            raise EngramError(f"{self.path} has no checkpoint yet: train anew into another folder with --out.") from None
+            raise EngramError(f"{self.path} has no checkpoint yet: let `engram resume {self.path}` train it.") from None
         except OSError as error:
             raise EngramError(f"{self.checkpoint} cannot be read ({error.strerror}): make it readable.") from error
 

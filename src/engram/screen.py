@@ -111,6 +111,11 @@ def report(result: Result) -> None:
         screen.print(line, highlight=False, soft_wrap=True)
 
 
+def notice(what: str) -> None:
+    """Something that may not be meant so."""
+    Console(stderr=True).print(what, style="yellow", highlight=False, soft_wrap=True)
+
+
 def seeds(count: int) -> str:
     return f"{count} seed{'s' * (count != 1)}"
 
@@ -118,7 +123,7 @@ def seeds(count: int) -> str:
 def evaluation(what: str, returns: dict[int, np.ndarray]) -> None:
     """A row for each seed's greedy episodes, and one for all."""
     episodes = len(next(iter(returns.values())))
-    table = Table(title=f"{what}: {episodes} greedy episodes of each seed, un-noised returns")
+    table = Table(title=f"{what}: {episodes} greedy episode{'s' * (episodes != 1)} of each seed, un-noised returns")
     for column in ("seed", "mean", "95% interval", "worst", "best"):
         table.add_column(column, justify="right")
     rows = {str(seed): values for seed, values in returns.items()}

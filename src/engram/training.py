@@ -312,7 +312,9 @@ def resume(
     """Goes on where a training stopped, exactly. A task that was a function must be given again."""
     with _memory_that_suffices():
         training = reopen(path, task)
-        return training.run(training.restore, watch)
+        assert training.folder is not None
+        has_begun = training.folder.checkpoint.exists()  # else it was stopped before it had saved anything
+        return training.run(training.restore if has_begun else training.driver.start, watch)
 
 
 def reopen(

@@ -205,12 +205,10 @@ def stretch(
 ) -> None:
     """Adds to the ledger for so many minutes; only runs whose names have one of `only` in them, but for those that were stopped. Where
     nothing is left of the machine after a `final` stretch, it gives up runs that would keep others from being done in time."""
-    until, whole = deadline(minutes), plan
-    if unknown := [text for text in only if not any(text in job.name for job in whole)]:
-        raise EngramError(f"No run of the plan has {unknown[0]!r} in its name: they are called like {whole[0].name}.")
-    plan = [job for job in whole if not only or any(text in job.name for text in only)]
+    until, whole, plan = deadline(minutes), plan, named(only, plan)
+    measured = "" if rows_of_device(results) else " on an H200 (what they take here is not known before one is done)"
     while (batch := begun(scratch, results) or next_batch(results, until - time.monotonic(), most, plan, final)) is not None:
-        how = f"about {batch.seconds / 60:.0f} minutes" if batch.seconds else "begun before"
+        how = f"about {_minutes(batch.seconds)}{measured}" if batch.seconds else "begun before"
         say(f"{len(batch.jobs)} run{'s' * (len(batch.jobs) != 1)}, {how}: {', '.join(job.name for job in batch.jobs)}")
         if not final:
             with replacing(scratch / "begun.json") as file:
@@ -221,11 +219,22 @@ def stretch(
     left, known = missing(results, plan), rows(results)
     of = f"with {' or '.join(only)} in their names" if only else "of the plan"
     if left:
-        shortest = math.ceil(min(pace.needed(job.agent, job.steps, 1, known) for job in left) / 60)
-        time_needed = f"{shortest} minute{'s' * (shortest != 1)}"
-        say(f"Left {of}: {len(left)}, for which the time does not suffice; the shortest would take {time_needed}.")
+        shortest = min(pace.needed(job.agent, job.steps, 1, known) for job in left)
+        say(f"Left {of}: {len(left)}, for which the time does not suffice; the shortest would take {_minutes(shortest)}{measured}.")
     else:
         say(f"All runs {of} are done.")
+
+
+def named(only: Sequence[str], plan: Sequence[Job] = PLAN) -> list[Job]:
+    """The runs of the plan that have one of `only` in their names; all where nothing is named."""
+    if unknown := [text for text in only if not any(text in job.name for job in plan)]:
+        raise EngramError(f"No run of the plan has {unknown[0]!r} in its name: they are called like {plan[0].name}.")
+    return [job for job in plan if not only or any(text in job.name for text in only)]
+
+
+def _minutes(seconds: float) -> str:
+    minutes = math.ceil(seconds / 60)
+    return f"{minutes} minute{'s' * (minutes != 1)}"
 
 
 def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float, final: bool = False) -> None:

@@ -1,6 +1,7 @@
 """What experiments share: the tasks, trainings that stop in time and go on later, their protocol, tables and scale."""
 
 import json
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable, Sequence
@@ -38,6 +39,7 @@ def main(run: type, report: type) -> None:
     """The command line: two dataclasses of options that can be called."""
     command = tyro.cli(
         Annotated[run, tyro.conf.subcommand("run")] | Annotated[report, tyro.conf.subcommand("report")],  # pyright: ignore
+        prog=f"python -m engram.experiments.{Path(str(sys.modules[run.__module__].__file__)).stem}",
         config=(tyro.conf.OmitArgPrefixes,),
     )
     try:

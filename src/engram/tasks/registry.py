@@ -1,6 +1,7 @@
 """What can be learnt, by name: the paper's classical control tasks, any Gymnasium id, or an environment of your own."""
 
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -128,13 +129,22 @@ def _gym(id: str, noise: Noise = QUIET, *, render_mode: str | None = None, **opt
     with blame(f"gym:{id}", "__init__"):
         try:
             # Our own checks speak plainer than Gymnasium's, whose warnings would come on top.
-            env = gym.make(id, disable_env_checker=True, **options)
+            with warnings.catch_warnings():
+                if render_mode is not None:
+                    warnings.simplefilter("ignore")
+                env = gym.make(id, disable_env_checker=True, **options)
         except (gym.error.DependencyNotInstalled, ImportError) as error:
-            raise EngramError(f"gym:{id} needs a package that is missing ({in_brief(error)}): install it.") from error
+            raise EngramError(
+                f"gym:{id} needs a package that is missing ({in_brief(error)}): install it, or go to the folder where it lies."
+            ) from error
+        except TypeError as error:
+            if render_mode is None or "render_mode" not in str(error):
+                raise
+            raise EngramError(f"gym:{id} cannot be shown: its __init__ takes no render_mode.") from error
         except gym.error.Error as error:
             raise EngramError(
                 f"Gymnasium has no {id!r} to make ({in_brief(error)}): correct the id, or name the package that registers it, "
-                "as in gym:ale_py:ALE/Pong-v5."
+                "as in gym:my_package:Mine-v0."
             ) from error
     if noise.bernoulli:
         env = BernoulliReward(env, float(noise.bernoulli))
