@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import numpy as np
 import tyro
@@ -53,8 +53,8 @@ def deadline(minutes: float) -> float:
     return time.monotonic() + 60 * minutes
 
 
-class Beside(Protocol):
-    """What is done beside a training, and saved with it."""
+class Beside:
+    """What is done beside a training, and saved with it: nothing."""
 
     def prepare(self, driver: Any) -> None:
         """Before anything is trained or restored."""
@@ -64,31 +64,16 @@ class Beside(Protocol):
 
     def tree(self) -> PyTree:
         """Arrays to be saved."""
-
-    def restore(self, tree: PyTree) -> None: ...
-
-    def gives_up(self, driver: Any) -> bool:
-        """Whether the last run ends now for the sake of the others; asked at every point of the curve."""
-        ...
-
-    def keep(self, runs: Sequence[int]) -> None:
-        """Only these go on."""
-
-
-class Nothing:
-    def prepare(self, driver: Any) -> None: ...
-
-    def mark(self, driver: Any) -> None: ...
-
-    def tree(self) -> tuple[()]:
         return ()
 
     def restore(self, tree: PyTree) -> None: ...
 
     def gives_up(self, driver: Any) -> bool:
+        """Whether the last run ends now for the sake of the others; asked at every point of the curve."""
         return False
 
-    def keep(self, runs: Sequence[int]) -> None: ...
+    def keep(self, runs: Sequence[int]) -> None:
+        """Only these go on."""
 
 
 def train(
@@ -112,7 +97,7 @@ def train(
     steps = spec.iterations
     driver = loop.driver(agent, tasks, seeds, spec, options=options)
     scores = Scores(len(seeds), steps, max(1, steps // POINTS), sorted(driver.template()[0].sums))
-    beside = beside or Nothing()
+    is_alone, beside = beside is None, beside or Beside()
     beside.prepare(driver)
     what = repr((agent, [task.name for task in tasks], list(seeds), steps, options))
     folder = RunFolder(scratch / f"{label.replace(' ', '-')}-{zlib.crc32(what.encode()):08x}", {})
@@ -150,7 +135,7 @@ def train(
             beside.keep(runs)
         is_due = is_over or time.monotonic() - saved > patience
         # What is done with the last one may take long; where nothing is, it would only be removed again.
-        is_of_use = is_due if not is_trained else not isinstance(beside, Nothing)
+        is_of_use = is_due if not is_trained else not is_alone
         if is_of_use and not final:
             writing = time.monotonic()
             tree, notes = ((), {}) if is_trained else driver.save()  # who has learnt all needs no replay any more

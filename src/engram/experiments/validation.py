@@ -10,13 +10,14 @@ import numpy as np
 from jaxtyping import PyTree
 
 from engram.experiments import pace
+from engram.experiments.running import Beside
 from engram.loop import games
 from engram.policy import without_learning
 from engram.tasks import Task
 from engram.types import Agent, Spec
 
 
-class Best:
+class Best(Beside):
     """Of each run the policy that did best in validation; a few whole games, several times in a training."""
 
     def __init__(

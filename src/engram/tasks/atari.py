@@ -80,9 +80,9 @@ class Arcade:
 
 
 def threads(machines: int) -> int:
-    """Of each of so many machines: two a processor in all. With one, the other half of the machines would leave processors idle when half
-    of them are done or given up; more get in the way of what calls the device."""
-    return -(-2 * cpu_count() // machines)
+    """Of each of so many machines: four a processor in all. With one, machines that go on when others are done or given up would leave
+    processors idle; that there are more than processors costs nothing that could be measured."""
+    return -(-4 * cpu_count() // machines)
 
 
 @cache
