@@ -94,8 +94,9 @@ def test_a_stretch_adds_rows_and_says_what_is_left(tmp_path, small):
     assert np.isfinite(row["curve"]["value"]).all()  # at each point of the curve
     assert len(row["curve"]["value"]) == len(row["curve"]["score"]) == len(row["curve"]["steps"])
     assert [job.name for job in campaign.missing(tmp_path, plan)] == [plan[2].name]
-    assert said[0].startswith("2 runs, about 1 minute on an H200 (what they take here is not known before one is done): breakout-dqn-0k-0")
+    assert said[0].startswith("2 runs, about 1 minute on an H200 (what it takes here is not known before one is done): breakout-dqn-0k-0")
     assert "Left of the plan: 1, for which" in said[-1]
+    assert said[-1].endswith(" minutes.")  # as long as such runs take here
     page = (tmp_path / "atari" / "README.md").read_text()
     assert page == campaign.page(tmp_path, plan)
     assert "| breakout | dqn | 640 | 1 of 1 |" in page
@@ -276,6 +277,22 @@ def test_scores_are_normalised_by_random_and_human():
 def told(agent, game, score, seed=0, steps=100_000):
     curve = {"steps": [50_000, steps], "score": [None, score]}
     return {"agent": agent, "game": game, "steps": steps, "seed": seed, "test_score": score, "curve": curve}
+
+
+def test_an_agent_that_has_more_games_than_another_is_also_summed_up_over_its_own():
+    everyone = {
+        "few": {"breakout": 30.5},
+        "many": {"breakout": 30.5, "pong": 14.6},
+        "published": {"breakout": 1.7, "pong": -20.7, "hero": 0.0},
+    }
+    lines = [[line[i] for i in (0, 1, 2, 3)] for line in scoreboard.aggregates(everyone, ["few", "many"])]
+    assert lines == [
+        ["few, many, published", "1", "few", "100.0"],
+        ["few, many, published", "1", "many", "100.0"],
+        ["few, many, published", "1", "published", "0.0"],
+        ["many, published", "2", "many", "100.0"],
+        ["many, published", "2", "published", "0.0"],
+    ]
 
 
 def test_scores_stand_beside_what_was_published_and_are_summed_up_over_the_games_all_have(tmp_path):

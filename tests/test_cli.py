@@ -131,9 +131,9 @@ gym.register("Pictures-v0", Pictures)
 
 def test_a_module_in_the_folder_where_one_is_is_found(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "own_pictures.py").write_text(OWN)
-    main(["train", "random", "gym:own_pictures:Pictures-v0", "--seeds", "1", "--steps", "50", "--out", "run"])
+    main(["train", "dqn", "gym:own_pictures:Pictures-v0", "--preset", "debug", "--seeds", "1", "--steps", "50", "--out", "run"])
+    assert str(tmp_path) not in sys.path
     assert "are seen as plain numbers: only games by their own names (atari:pong) have convolutions." in capsys.readouterr().err
     sentence = complaint(capsys, "eval", "run", "--video", "one.gif")
     assert sentence == "engram: gym:own_pictures:Pictures-v0 cannot be shown: its __init__ takes no render_mode.\n"
@@ -151,13 +151,15 @@ def test_a_campaign_that_is_refused_writes_nothing(capsys, monkeypatch, tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_run_in_which_nothing_is_learnt_says_so(capsys, monkeypatch, tmp_path):
+def test_a_run_in_which_no_network_learns_says_so(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     short = ["train", "dqn", "cartpole", "--preset", "debug", "--seeds", "1", "--steps", "50", "--learn-start"]
     main([*short, "50"])
-    assert "Nothing will be learnt in 50 steps: learning begins after 50, which --learn-start lowers." in capsys.readouterr().err
+    assert "No network will learn in 50 steps: they begin after 50, which --learn-start lowers." in capsys.readouterr().err
+    main([*short, "49", "--envs", "4"])
+    assert "No network will learn" in capsys.readouterr().err
     main([*short, "49"])
-    assert "Nothing will be learnt" not in capsys.readouterr().err
+    assert "No network will learn" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,9 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
-from engram import agents, screen, training
+from engram import agents, loop, screen, training
 from engram.errors import EngramError, Interrupted, nearest_names
-from engram.evaluation import play, record
+from engram.evaluation import play, record, to_film
 from engram.events import Events
 from engram.options import Count, Positive, check
 from engram.report.video import check_name, save_video
@@ -140,8 +140,6 @@ class Report:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point: whatever the user can put right is one sentence and exit code 2."""
     complain = Console(stderr=True).print
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # for gym:MODULE:ID, with the module in the folder where one is
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # who is told to end tidies up, as after Ctrl-C
     try:
@@ -287,12 +285,13 @@ def train(arguments: list[str]) -> None:
     for option in ("steps", "seeds", "envs"):
         check(option, getattr(options, option), Count | None)
     task = find(task_name, options.steps)
-    if getattr(agent, "learn_start", 0) >= task.steps:
-        after = f"learning begins after {agent.learn_start:,}, which --learn-start lowers"
-        screen.notice(f"Nothing will be learnt in {task.steps:,} steps: {after}.")
+    envs = options.envs or loop.usual_envs(agent, task)
+    if getattr(agent, "learn_start", 0) > task.steps - envs:
+        after = f"they begin after {agent.learn_start:,}, which --learn-start lowers"
+        screen.notice(f"No network will learn in {task.steps:,} steps: {after}.")
     spec = task.spec()
-    if spec.dtype == "uint8" and len(spec.shape) > 1 and not spec.stack and getattr(agent, "encoder", None) != "vae":
-        screen.notice(f"The images of {task.name} are seen as plain numbers: only games by their own names (atari:pong) have convolutions.")
+    if hasattr(agent, "convolutions") and spec.dtype == "uint8" and len(spec.shape) > 1 and not spec.stack:
+        screen.notice(f"Images of {task.name} are seen as plain numbers: only games by their own names (atari:pong) have convolutions.")
     out = options.out or _free(Path("runs") / re.sub(r"[^\w.+-]+", "-", f"{name}-{task.name}"))
     with (
         on(options.device),
@@ -349,7 +348,7 @@ def evaluate(arguments: list[str]) -> None:
     with on(options.device):
         run = training.reopen(given[0], way="engram.evaluate({path!r}, task=...)")
         if options.video:
-            run.task.make(render_mode="rgb_array").close()  # better refused before all episodes are played
+            to_film(run.task).close()  # better refused before all episodes are played
         policies, done = training.load_all(given[0]), training.trained_steps(given[0])
         with Console().status("playing"):
             returns = {seed: play(policy, run.task, options.episodes, seed) for seed, policy in policies.items()}

@@ -51,10 +51,15 @@ def play(policy: Policy, task: Task, episodes: int, seed: int = 0, limit: int = 
     return returns
 
 
+def to_film(task: Task) -> gym.Env:
+    """An environment that shows what happens in it."""
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures only: no window, and no complaint where there is no screen
+    return task.make(render_mode="rgb_array")
+
+
 def record(policy: Policy, task: Task, seed: int = 0, limit: int = 10_000) -> tuple[list[np.ndarray], float]:
     """The frames of one greedy episode, and how many a second show it at its own pace."""
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures only: no window, and no complaint where there is no screen
-    env = task.make(render_mode="rgb_array")
+    env = to_film(task)
     seen = _begin(env, task.name, seed, 0)
     policy.seed(seed)
     policy.reset()

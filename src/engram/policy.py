@@ -1,6 +1,7 @@
 """A trained agent to act with: greedy, learning nothing."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any
 
@@ -36,10 +37,7 @@ class Policy:
 
     def act(self, observation: Any) -> int | np.ndarray:
         """The action for an observation of the environment, or the actions for a batch of them; both as the environment counts them."""
-        try:
-            seen = one_hot(self.spec, observation) if self.spec.counts else np.asarray(observation, np.float64)
-        except (TypeError, ValueError) as error:
-            raise EngramError("An observation must be of numbers: give the first thing that reset() or step() returns.") from error
+        seen = one_hot(self.spec, numbers(observation)) if self.spec.counts else numbers(observation)
         is_one = seen.shape == self.spec.shape
         if not is_one and seen.shape[1:] != self.spec.shape:
             raise EngramError(f"An observation must have shape {self.spec.shape}, or (n, *that) for several, not {seen.shape}.")
@@ -71,13 +69,21 @@ def without_learning(agent: Agent, state: PyTree) -> PyTree:
     return state._replace(**within) if within else state
 
 
-def one_hot(spec: Spec, observation: Any) -> np.ndarray:
+def numbers(observation: Any) -> np.ndarray:
+    """What an environment showed."""
+    with suppress(ValueError):  # of parts that are unlike each other
+        found = np.asarray(observation)
+        if found.dtype.kind in "biuf":
+            return found
+    raise EngramError("An observation must be of numbers: give the first thing that reset() or step() returns.")
+
+
+def one_hot(spec: Spec, observation: np.ndarray) -> np.ndarray:
     """Numbered observations as agents see them."""
-    numbers = np.asarray(observation)
-    if len(spec.counts) == 1:
-        numbers = numbers[..., None]
-    places = numbers - np.array(spec.starts)
-    if numbers.dtype.kind not in "iu" or numbers.shape[-1:] != (len(spec.counts),) or np.any((places < 0) | (places >= spec.counts)):
+    counted = observation[..., None] if len(spec.counts) == 1 else observation
+    is_whole = counted.dtype.kind in "iu" and counted.shape[-1:] == (len(spec.counts),)
+    places = counted - np.array(spec.starts) if is_whole else np.array(-1)
+    if np.any((places < 0) | (places >= spec.counts)):
         what = " and ".join(f"{start} to {start + count - 1}" for start, count in zip(spec.starts, spec.counts, strict=True))
         raise EngramError(f"An observation must be of whole numbers from {what}, not {observation}.")
     return np.concatenate([np.eye(count, dtype=np.float32)[places[..., i]] for i, count in enumerate(spec.counts)], axis=-1)

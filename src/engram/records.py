@@ -84,6 +84,11 @@ class RunFolder:
             yield
 
     @property
+    def way_on(self) -> str:
+        """How to resume: the command line cannot know a function."""
+        return f"engram.resume({str(self.path)!r}, task=...)" if self.config.get("own_task") else f"engram resume {self.path}"
+
+    @property
     def checkpoint(self) -> Path:
         """Where the checkpoint stands, once there is one."""
         return self.path / "checkpoint" / "state.safetensors"
@@ -184,7 +189,7 @@ class RunFolder:
             with open(self.checkpoint, "rb") as file:
                 yield file, *read_header(file, self.checkpoint)
         except FileNotFoundError:
-            raise EngramError(f"{self.path} has no checkpoint yet: let `engram resume {self.path}` train it.") from None
+            raise EngramError(f"{self.path} has no checkpoint yet: let `{self.way_on}` train it.") from None
         except OSError as error:
             raise EngramError(f"{self.checkpoint} cannot be read ({error.strerror}): make it readable.") from error
 

@@ -176,7 +176,7 @@ class Training:
         self._check(sums)
         self.save()
         step = self.driver.iteration * self.spec.envs
-        return f"{what}; all until step {step:,} is saved: go on with `{_way_on(self.folder)}`."
+        return f"{what}; all until step {step:,} is saved: go on with `{self.folder.way_on}`."
 
     def _check(self, metrics: dict[str, Float[np.ndarray, "R"]]) -> None:
         for name, values in metrics.items():
@@ -236,12 +236,11 @@ def _memory_that_suffices() -> Iterator[None]:
     """Within it arrays that are too large are told in a sentence: `check_size` knows what agents carry, not what they need to learn."""
     try:
         yield
-    except (OverflowError, jax.errors.JaxRuntimeError) as error:
-        if isinstance(error, OverflowError) or "out of memory" in str(error).lower():
-            raise EngramError(
-                "The device's memory does not suffice: lower seeds, batch, replay or whatever option is very large."
-            ) from error
-        raise
+    except jax.errors.JaxRuntimeError as error:
+        if "out of memory" not in str(error).lower():
+            raise
+        told = "The device's memory does not suffice: lower seeds, batch, replay or whatever option is very large."
+        raise EngramError(told) from error
 
 
 @contextmanager
@@ -296,9 +295,12 @@ def train(
     _try_out(task)
     envs = envs or loop.usual_envs(agent, task)
     spec = task.spec(envs, -(-task.steps // envs))
-    with _memory_that_suffices():
+    try:
         training = Training(agent, task, numbers, task.steps, spec, None, host)
-        training.check_size()
+    except OverflowError as error:
+        raise EngramError(f"An option of the agent is too large a number to count with ({error}): lower it.") from error
+    training.check_size()
+    with _memory_that_suffices():
         if out is not None:
             training.folder = records.create(out, _config(agent, task, numbers, task.steps, spec, host))
         return training.run(training.driver.start, watch)
@@ -384,13 +386,6 @@ def _mean_known(scores: Float[np.ndarray, "*P R"]) -> Float[np.ndarray, "*P"]:
     """Over the runs that have a score; NaN where none has."""
     known = ~np.isnan(scores)
     return np.where(known, scores, 0).sum(axis=-1) / np.where(known.any(axis=-1), known.sum(axis=-1), np.nan)
-
-
-def _way_on(folder: RunFolder) -> str:
-    """How to resume: the command line cannot know a function."""
-    if folder.config["own_task"]:
-        return f"engram.resume({str(folder.path)!r}, task=...)"
-    return f"engram resume {folder.path}"
 
 
 def _unknown(name: str) -> gym.Env:

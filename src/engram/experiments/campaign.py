@@ -206,9 +206,8 @@ def stretch(
     """Adds to the ledger for so many minutes; only runs whose names have one of `only` in them, but for those that were stopped. Where
     nothing is left of the machine after a `final` stretch, it gives up runs that would keep others from being done in time."""
     until, whole, plan = deadline(minutes), plan, named(only, plan)
-    measured = "" if rows_of_device(results) else " on an H200 (what they take here is not known before one is done)"
     while (batch := begun(scratch, results) or next_batch(results, until - time.monotonic(), most, plan, final)) is not None:
-        how = f"about {_minutes(batch.seconds)}{measured}" if batch.seconds else "begun before"
+        how = f"about {_minutes(batch.seconds, batch.jobs[0], results)}" if batch.seconds else "begun before"
         say(f"{len(batch.jobs)} run{'s' * (len(batch.jobs) != 1)}, {how}: {', '.join(job.name for job in batch.jobs)}")
         if not final:
             with replacing(scratch / "begun.json") as file:
@@ -216,11 +215,12 @@ def stretch(
         run(batch.jobs, results, scratch, until, final)
         (scratch / "begun.json").unlink(missing_ok=True)
         write_page(results, whole)
-    left, known = missing(results, plan), rows(results)
+    left, known = missing(results, plan), rows_of_device(results)
     of = f"with {' or '.join(only)} in their names" if only else "of the plan"
     if left:
-        shortest = min(pace.needed(job.agent, job.steps, 1, known) for job in left)
-        say(f"Left {of}: {len(left)}, for which the time does not suffice; the shortest would take {_minutes(shortest)}{measured}.")
+        seconds, shortest = min(((pace.needed(job.agent, job.steps, 1, known), job) for job in left), key=lambda pair: pair[0])
+        time_needed = _minutes(seconds, shortest, results)
+        say(f"Left {of}: {len(left)}, for which the time does not suffice; the shortest would take {time_needed}.")
     else:
         say(f"All runs {of} are done.")
 
@@ -232,9 +232,11 @@ def named(only: Sequence[str], plan: Sequence[Job] = PLAN) -> list[Job]:
     return [job for job in plan if not only or any(text in job.name for text in only)]
 
 
-def _minutes(seconds: float) -> str:
-    minutes = math.ceil(seconds / 60)
-    return f"{minutes} minute{'s' * (minutes != 1)}"
+def _minutes(seconds: float, job: Job, results: Path) -> str:
+    """That a run takes; how it was found out, where not by such runs here."""
+    minutes, is_measured = math.ceil(seconds / 60), any(row["agent"] == job.agent for row in rows_of_device(results))
+    where = "" if is_measured else " on an H200 (what it takes here is not known before one is done)"
+    return f"{minutes} minute{'s' * (minutes != 1)}{where}"
 
 
 def run(jobs: Sequence[Job], results: Path, scratch: Path, until: float, final: bool = False) -> None:

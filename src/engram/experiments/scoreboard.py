@@ -112,9 +112,11 @@ def _read(file: str) -> list[dict[str, str]]:
 
 
 def aggregates(everyone: Scores, mine: Sequence[str]) -> list[list[str]]:
-    """Over the games of all our agents and, where these are fewer, over those that the published have as well."""
-    lines = []
-    shared_by = {agents: _shared(everyone, agents) for agents in (tuple(mine), tuple(everyone))}
+    """Over the games of all our agents and, where these are others, over those that the published have as well, and over those of the
+    published and each of our agents."""
+    lines, theirs = [], [agent for agent in everyone if agent not in mine]
+    groups = [*((agent, *theirs) for agent in mine), tuple(mine), tuple(everyone)]  # of those with the same games the last
+    shared_by = {agents: _shared(everyone, agents) for agents in groups}
     for agents, shared in {tuple(shared): (agents, shared) for agents, shared in shared_by.items()}.values():
         for agent in agents if shared else ():
             scores = [human_normalised(everyone[agent][game], game) for game in shared]

@@ -34,7 +34,7 @@ class Judge:
     def __init__(self, agent: Agent, spec: Spec, tasks: Sequence[Task], consoles: int):
         self.agent, self.arcades, self.count = agent, [_arcade(task) for task in tasks], -(-consoles // 2)
         self.spec = replace(spec, envs=self.count)
-        busy = threads(2 * len(tasks))
+        busy = 2 * threads(2 * len(tasks))  # since some of the machines are done much sooner
         self.machines = [[arcade.machine(self.count, busy) for arcade in self.arcades] for _ in range(2)]
         self.epsilon = jnp.array([arcade.protocol.epsilon for arcade in self.arcades])
         self.allowed = jnp.array([arcade.actions() for arcade in self.arcades], jnp.int32)

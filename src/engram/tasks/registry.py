@@ -1,8 +1,10 @@
 """What can be learnt, by name: the paper's classical control tasks, any Gymnasium id, or an environment of your own."""
 
 import inspect
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -129,14 +131,11 @@ def _gym(id: str, noise: Noise = QUIET, *, render_mode: str | None = None, **opt
     with blame(f"gym:{id}", "__init__"):
         try:
             # Our own checks speak plainer than Gymnasium's, whose warnings would come on top.
-            with warnings.catch_warnings():
-                if render_mode is not None:
-                    warnings.simplefilter("ignore")
+            with _here() if ":" in id else nullcontext(), _quiet_on_films() if render_mode else nullcontext():
                 env = gym.make(id, disable_env_checker=True, **options)
         except (gym.error.DependencyNotInstalled, ImportError) as error:
-            raise EngramError(
-                f"gym:{id} needs a package that is missing ({in_brief(error)}): install it, or go to the folder where it lies."
-            ) from error
+            where = " or go to the folder where it lies" if isinstance(error, ModuleNotFoundError) and ":" in id else ""
+            raise EngramError(f"gym:{id} needs a package that is missing ({in_brief(error)}): install it{where}.") from error
         except TypeError as error:
             if render_mode is None or "render_mode" not in str(error):
                 raise
@@ -153,6 +152,25 @@ def _gym(id: str, noise: Noise = QUIET, *, render_mode: str | None = None, **opt
     if noise.transition:
         env = RepeatedObservation(env, float(noise.transition))
     return adapt(env)
+
+
+@contextmanager
+def _here() -> Iterator[None]:
+    """Within it modules in the folder where one is are found, after all others."""
+    before = list(sys.path)
+    sys.path.append("")
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+@contextmanager
+def _quiet_on_films() -> Iterator[None]:
+    """Within it Gymnasium does not warn of an environment that names no way to be shown: what cannot be is told afterwards."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*render_mode.*")
+        yield
 
 
 def _atari(name: str) -> Task:
