@@ -313,6 +313,14 @@ def test_a_run_that_was_killed_before_it_had_saved_anything_begins_when_resumed(
     assert begun.metrics == whole.metrics
 
 
+def test_a_run_that_has_lost_its_checkpoint_is_not_begun_anew(tmp_path):
+    train(TINY, "cartpole", [3], 40, out=tmp_path / "run")
+    RunFolder.load(tmp_path / "run").checkpoint.unlink()
+    curves = (tmp_path / "run" / "curves.csv").read_bytes()
+    assert "has lost its checkpoint: restore it from a copy, or train anew into another folder" in complaint(resume, tmp_path / "run")
+    assert (tmp_path / "run" / "curves.csv").read_bytes() == curves
+
+
 @pytest.mark.parametrize("wrong", [(np.zeros(2), {}), None, "x", ["0.5", "1"], {"seen": 1.0}, [10**400, 1]])
 def test_what_is_no_observation_is_told(wrong):
     for task in (tape(), counted(gym.spaces.Discrete(5), gym.spaces.Discrete(3))):

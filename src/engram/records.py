@@ -89,6 +89,11 @@ class RunFolder:
         return f"engram.resume({str(self.path)!r}, task=...)" if self.config.get("own_task") else f"engram resume {self.path}"
 
     @property
+    def has_begun(self) -> bool:
+        """Whether anything was ever saved: what is stopped before that has only its configuration."""
+        return self.checkpoint.exists() or (self.path / "curves.csv").exists()
+
+    @property
     def checkpoint(self) -> Path:
         """Where the checkpoint stands, once there is one."""
         return self.path / "checkpoint" / "state.safetensors"
@@ -189,7 +194,10 @@ class RunFolder:
             with open(self.checkpoint, "rb") as file:
                 yield file, *read_header(file, self.checkpoint)
         except FileNotFoundError:
-            raise EngramError(f"{self.path} has no checkpoint yet: let `{self.way_on}` train it.") from None
+            if not self.has_begun:
+                raise EngramError(f"{self.path} has no checkpoint yet: let `{self.way_on}` train it.") from None
+            told = "restore it from a copy, or train anew into another folder with --out"
+            raise EngramError(f"{self.path} has lost its checkpoint: {told}.") from None
         except OSError as error:
             raise EngramError(f"{self.checkpoint} cannot be read ({error.strerror}): make it readable.") from error
 

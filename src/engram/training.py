@@ -315,8 +315,7 @@ def resume(
     with _memory_that_suffices():
         training = reopen(path, task)
         assert training.folder is not None
-        has_begun = training.folder.checkpoint.exists()  # else it was stopped before it had saved anything
-        return training.run(training.restore if has_begun else training.driver.start, watch)
+        return training.run(training.restore if training.folder.has_begun else training.driver.start, watch)
 
 
 def reopen(
