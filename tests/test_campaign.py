@@ -183,10 +183,8 @@ def test_runs_are_given_up_that_keep_all_from_being_done(monkeypatch, left, at):
 def test_what_it_takes_to_judge_and_to_compile_is_not_taken_for_pace(monkeypatch):
     assert lost(monkeypatch, 1_545 + 300, lambda iteration: 1.0, judging=lambda iteration: 300.0 * (iteration > 40)) == []
     assert lost(monkeypatch, 1_544, lambda iteration: 1.0) == [60]  # 100 s of compiling, and no second one
-    assert lost(monkeypatch, 2_100, lambda iteration: 2.0) == [
-        60,
-        90,
-    ]  # two runs need 1,500 s of the 1,540 left
+    # two runs need 1,500 s of the 1,540 left
+    assert lost(monkeypatch, 2_100, lambda iteration: 2.0) == [60, 90]
 
 
 def test_a_time_in_which_others_use_the_processors_costs_one_run_at_most(monkeypatch):
@@ -285,7 +283,7 @@ def test_an_agent_that_has_more_games_than_another_is_also_summed_up_over_its_ow
         "many": {"breakout": 30.5, "pong": 14.6},
         "published": {"breakout": 1.7, "pong": -20.7, "hero": 0.0},
     }
-    lines = [[line[i] for i in (0, 1, 2, 3)] for line in scoreboard.aggregates(everyone, ["few", "many"])]
+    lines = [line[:4] for line in scoreboard.aggregates(everyone, ["few", "many"])]
     assert lines == [
         ["few, many, published", "1", "few", "100.0"],
         ["few, many, published", "1", "many", "100.0"],
@@ -470,11 +468,8 @@ def test_who_cannot_be_judged_is_not_trained(tmp_path, small, monkeypatch):
     monkeypatch.setattr("engram.tasks.atari._actions", lambda game: 2)
     monkeypatch.setattr("engram.loop.consoles.Consoles.start", lambda driver: pytest.fail("it is trained"))
 
-    def play(agent, state, *_):
-        return state.q.anything  # but what only learns is not there any more
-
-    monkeypatch.setattr("engram.agents.dqn.DQN.play", play)
-    with pytest.raises(AttributeError, match="anything"):
+    monkeypatch.setattr("engram.agents.dqn.DQN.play", lambda agent, state, *_: state.what_only_learning_uses)
+    with pytest.raises(AttributeError, match="what_only_learning_uses"):
         trials.Run("dqn", games=("pong",), seeds=1, steps=160, out=tmp_path / "trials.json", scratch=tmp_path / "scratch")()
 
 

@@ -26,7 +26,7 @@ from engram.evaluation import play, record, to_film
 from engram.events import Events
 from engram.options import Count, Positive, check
 from engram.report.video import check_name, save_video
-from engram.tasks import find
+from engram.tasks import Task, find
 
 USAGE = """\
 [bold]engram[/]: reinforcement learning with episodic memory, many runs in one compiled program
@@ -184,6 +184,14 @@ def words(arguments: list[str], usage: str, count: int) -> tuple[list[str], list
     return plain, options
 
 
+def words_alone(arguments: list[str], usage: str, count: int) -> list[str]:
+    """The words of a command without options."""
+    plain, options = words(arguments, usage, count)
+    if options:
+        raise EngramError(f"`engram {usage}` has no options.")
+    return plain
+
+
 def parted(arguments: list[str]) -> tuple[list[str], list[str]]:
     """The words before the options, and the options."""
     first = next((i for i, word in enumerate(arguments) if word.startswith("-")), len(arguments))
@@ -285,13 +293,7 @@ def train(arguments: list[str]) -> None:
     for option in ("steps", "seeds", "envs"):
         check(option, getattr(options, option), Count | None)
     task = find(task_name, options.steps)
-    envs = options.envs or loop.usual_envs(agent, task)
-    if getattr(agent, "learn_start", 0) > task.steps - envs:
-        after = f"they begin after {agent.learn_start:,}, which --learn-start lowers"
-        screen.notice(f"No network will learn in {task.steps:,} steps: {after}.")
-    spec = task.spec()
-    if hasattr(agent, "convolutions") and spec.dtype == "uint8" and len(spec.shape) > 1 and not spec.stack:
-        screen.notice(f"Images of {task.name} are seen as plain numbers: only games by their own names (atari:pong) have convolutions.")
+    _warn(agent, task, options.envs)
     out = options.out or _free(Path("runs") / re.sub(r"[^\w.+-]+", "-", f"{name}-{task.name}"))
     with (
         on(options.device),
@@ -300,6 +302,17 @@ def train(arguments: list[str]) -> None:
         watch = _watched(watch, out, options.tensorboard)
         result = training.train(agent, task, options.seeds, options.steps, options.envs, out, options.host, watch)
     screen.report(result)
+
+
+def _warn(agent: Any, task: Task, envs: int | None) -> None:
+    """Of what an agent will not do, though it may be expected."""
+    if getattr(agent, "learn_start", 0) > task.steps - (envs or loop.usual_envs(agent, task)):
+        after = f"they begin after {agent.learn_start:,}, which --learn-start lowers"
+        screen.notice(f"No network will learn in {task.steps:,} steps: {after}.")
+    if hasattr(agent, "convolutions") and task.arcade is None and task.dynamics is None:  # else there is no need to make an environment
+        spec = task.spec()
+        if spec.dtype == "uint8" and len(spec.shape) > 1:
+            screen.notice(f"Images of {task.name} are seen as plain numbers: only games by their own names (atari:pong) have convolutions.")
 
 
 def _value_of(option: str, arguments: list[str]) -> str | None:
@@ -410,12 +423,9 @@ def campaign(arguments: list[str]) -> None:
     check("minutes", options.minutes, Positive)
     results, say = Path(options.results), functools.partial(Console().print, highlight=False, soft_wrap=True)
     jax.config.update("jax_compilation_cache_dir", str(Path(options.scratch, "compiled").absolute()))  # one for all batches of a kind
-    atari.named(options.only)  # which is better refused before anything is written
-    try:
-        atari.stretch(results, Path(options.scratch), options.minutes, options.most, say, only=options.only, final=options.final)
-    finally:
-        atari.write_page(results)
-    say(f"The ledger: {results}/atari/README.md")
+    atari.stretch(results, Path(options.scratch), options.minutes, options.most, say, only=options.only, final=options.final)
+    if (ledger := results / "atari" / "README.md").exists():
+        say(f"The ledger: {ledger}")
 
 
 def report(arguments: list[str]) -> None:
@@ -433,8 +443,7 @@ def list_all(arguments: list[str]) -> None:
     if is_help(arguments):
         print("usage: engram list")
         return
-    if words(arguments, "list", 0)[1]:
-        raise EngramError("`engram list` has no options.")
+    words_alone(arguments, "list", 0)
     screen.catalogue()
 
 
@@ -442,10 +451,7 @@ def show(arguments: list[str]) -> None:
     if is_help(arguments):
         print(f"usage: engram show AGENT, of {', '.join(agents.AGENTS)}")
         return
-    given, rest = words(arguments, "show AGENT", 1)
-    if rest:
-        raise EngramError("`engram show AGENT` has no options.")
-    screen.options(given[0])
+    screen.options(words_alone(arguments, "show AGENT", 1)[0])
 
 
 if __name__ == "__main__":

@@ -208,7 +208,9 @@ def create(path: str | Path, config: Mapping[str, Any]) -> RunFolder:
     if path.exists() and not path.is_dir():
         raise EngramError(f"{path} is a file, not a folder: name another with --out.")
     if any((path / name).exists() for name in FILES):
-        raise EngramError(f"{path} already holds a run: resume it with `engram resume {path}`, or name another with --out.")
+        raise EngramError(
+            f"{path} already holds a run: resume it with `{RunFolder(path, dict(config)).way_on}`, or name another with --out."
+        )
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

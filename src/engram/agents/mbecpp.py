@@ -190,7 +190,7 @@ class MBECpp(Episodic, Bootstrapping):
         learnt, losses = when(learns, step, lambda: repeated(self, prepare, update, before, key, lots), lambda: (before, nothing))
         semantic, optimiser_state, reward, reward_optimiser = learnt
         mind = past._replace(reward=reward, reward_optimiser=reward_optimiser)
-        trajectory_key = jax.random.fold_in(key, self.updates)  # theirs are the key itself, or 0, 1 and so on
+        trajectory_key = jax.random.fold_in(key, self.updates)  # no update's: these have the key itself, or 0, 1, ...
         mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, trajectory_key, self.updates)
         target = renewed(self, spec, step, semantic, state.target)
         metrics = {"td_loss": losses[0], "reward_loss": losses[1], "trajectory_loss": mind.recall_loss}

@@ -207,19 +207,21 @@ def stretch(
     nothing is left of the machine after a `final` stretch, it gives up runs that would keep others from being done in time."""
     until, whole, plan = deadline(minutes), plan, named(only, plan)
     while (batch := begun(scratch, results) or next_batch(results, until - time.monotonic(), most, plan, final)) is not None:
-        how = f"about {_minutes(batch.seconds, batch.jobs[0], results)}" if batch.seconds else "begun before"
+        how = f"about {_minutes(batch.seconds, batch.jobs[0].agent, rows_of_device(results))}" if batch.seconds else "begun before"
         say(f"{len(batch.jobs)} run{'s' * (len(batch.jobs) != 1)}, {how}: {', '.join(job.name for job in batch.jobs)}")
         if not final:
             with replacing(scratch / "begun.json") as file:
                 file.write(json.dumps([asdict(job) for job in batch.jobs]).encode())
-        run(batch.jobs, results, scratch, until, final)
-        (scratch / "begun.json").unlink(missing_ok=True)
-        write_page(results, whole)
+        try:
+            run(batch.jobs, results, scratch, until, final)
+            (scratch / "begun.json").unlink(missing_ok=True)
+        finally:
+            write_page(results, whole)
     left, known = missing(results, plan), rows_of_device(results)
     of = f"with {' or '.join(only)} in their names" if only else "of the plan"
     if left:
         seconds, shortest = min(((pace.needed(job.agent, job.steps, 1, known), job) for job in left), key=lambda pair: pair[0])
-        time_needed = _minutes(seconds, shortest, results)
+        time_needed = _minutes(seconds, shortest.agent, known)
         say(f"Left {of}: {len(left)}, for which the time does not suffice; the shortest would take {time_needed}.")
     else:
         say(f"All runs {of} are done.")
@@ -232,9 +234,10 @@ def named(only: Sequence[str], plan: Sequence[Job] = PLAN) -> list[Job]:
     return [job for job in plan if not only or any(text in job.name for text in only)]
 
 
-def _minutes(seconds: float, job: Job, results: Path) -> str:
-    """That a run takes; how it was found out, where not by such runs here."""
-    minutes, is_measured = math.ceil(seconds / 60), any(row["agent"] == job.agent for row in rows_of_device(results))
+def _minutes(seconds: float, agent: str, known: Sequence[dict[str, Any]]) -> str:
+    """That runs of an agent take; and whose minutes these are, where `known` has none that was trained here."""
+    minutes = math.ceil(seconds / 60)
+    is_measured = any(row["agent"] == agent for row in known)
     where = "" if is_measured else " on an H200 (what it takes here is not known before one is done)"
     return f"{minutes} minute{'s' * (minutes != 1)}{where}"
 

@@ -157,12 +157,14 @@ def _gym(id: str, noise: Noise = QUIET, *, render_mode: str | None = None, **opt
 @contextmanager
 def _here() -> Iterator[None]:
     """Within it modules in the folder where one is are found, after all others."""
-    before = list(sys.path)
+    if "" in sys.path:
+        yield
+        return
     sys.path.append("")
     try:
         yield
     finally:
-        sys.path[:] = before
+        sys.path.remove("")  # and nothing that the module may have added
 
 
 @contextmanager
