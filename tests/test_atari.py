@@ -18,13 +18,14 @@ from engram.agents.mbec import foresee
 from engram.cli import main
 from engram.errors import EngramError
 from engram.loop import games
-from engram.networks import Convolution, Vision, features, patches, small, trunk
+from engram.networks import trunk
 from engram.policy import without_learning
 from engram.standard import meet
 from engram.tasks import find
 from engram.tasks.atari import GAMES, Console, threads
 from engram.training import load
 from engram.types import Spec, TimeStep
+from engram.vision import Convolution, Vision, features, patches, small
 
 SMALL = make("dqn", hidden=8, layers=1, batch=4, replay=64, learn_start=8, convolutions="nature", epsilon_decay=100.0)
 
@@ -275,12 +276,13 @@ def test_who_acts_by_the_target_copies_sees_by_them():
 
 
 def test_a_small_image_has_the_first_and_the_last_frame_in_means_of_squares():
-    frames = np.zeros((3, 9, 8), np.uint8)
-    frames[0, :4, 4:] = 255
-    frames[1] = 99  # the one between, and
-    frames[:, 8] = 99  # an edge that no square reaches, do not count
-    frames[2, 4:8, :4] = np.arange(16).reshape(4, 4)
-    np.testing.assert_allclose(small(frames.shape, frames.ravel()), np.array([0, 1, 0, 0, 0, 0, 7.5 / 255, 0]), rtol=1e-6)
+    frames, expected = np.zeros((4, 85, 84), np.uint8), np.zeros((2, 21, 21))
+    frames[0, :4, 4:8] = 255
+    frames[1:3] = 99  # those between, and
+    frames[:, 84] = 99  # an edge that no square reaches, do not count
+    frames[3, 4:8, :4] = np.arange(16).reshape(4, 4)
+    expected[0, 0, 1], expected[1, 1, 0] = 1, 7.5 / 255
+    np.testing.assert_allclose(small(frames.shape, frames.ravel()), expected.ravel(), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("of", "stays"), [("features", False), ("pixels", True)])

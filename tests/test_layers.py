@@ -20,6 +20,7 @@ LAYERS = [
     "replay",
     "returns",
     "schedule",
+    "vision",
     "networks",
     "models",
     "standard",

@@ -270,6 +270,16 @@ def test_weights_are_orthogonal_and_the_policy_begins_nearly_even(kind):
     np.testing.assert_allclose(np.exp(log_p), 0.5, atol=0.02)
 
 
+def test_networks_of_wide_observations_are_drawn_one_after_another():
+    # JAX 0.10 never ends on a CPU where it draws two such matrices at once.
+    build = jax.jit(jax.vmap(lambda key: PPO().build(key, Spec((4096,), 3))))
+    actor, critic = build(jax.random.split(jax.random.key(0), 2))
+    for network in (actor, critic):
+        first = np.asarray(network.layers[0].weight[1])
+        np.testing.assert_allclose(first @ first.T, 2 * np.eye(64), atol=1e-4)
+    assert not np.allclose(actor.layers[0].weight, critic.layers[0].weight)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

@@ -8,7 +8,8 @@ import pytest
 
 from engram.agents.mfec import pictures
 from engram.types import Spec
-from engram.vae import VAE, Halving, channels_first, key_of, loss
+from engram.vae import VAE, Halving, key_of, loss
+from engram.vision import channels_first
 
 
 @pytest.mark.parametrize("image", [(1, 32, 32), (3, 33, 47), (4, 84, 84), (2, 63, 32)])

@@ -309,10 +309,6 @@ def _warn(agent: Any, task: Task, envs: int | None) -> None:
     if getattr(agent, "learn_start", 0) > task.steps - (envs or loop.usual_envs(agent, task)):
         after = f"they begin after {agent.learn_start:,}, which --learn-start lowers"
         screen.notice(f"No network will learn in {task.steps:,} steps: {after}.")
-    if hasattr(agent, "convolutions") and task.arcade is None and task.dynamics is None:  # else there is no need to make an environment
-        spec = task.spec()
-        if spec.dtype == "uint8" and len(spec.shape) > 1:
-            screen.notice(f"Images of {task.name} are seen as plain numbers: only games by their own names (atari:pong) have convolutions.")
 
 
 def _value_of(option: str, arguments: list[str]) -> str | None:

@@ -1,7 +1,7 @@
 """Feed-forward networks, how observations enter them, and the gradient step by which they learn."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Key, PyTree, Shaped
 
 from engram.devices import platform
 from engram.types import Spec
+from engram.vision import Vision, features, numbers
 
 
 class MLP(eqx.Module):
@@ -35,77 +36,15 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
 
-class Convolution(eqx.Module):
-    """A convolution with ReLU, as one matrix product over patches: over many runs at once it stays one, where `lax.conv` becomes many."""
-
-    linear: eqx.nn.Linear
-    kernel: int = eqx.field(static=True)
-    stride: int = eqx.field(static=True)
-
-    def __init__(self, channels: int, filters: int, kernel: int, stride: int, key: Key[Array, ""]):
-        self.linear = eqx.nn.Linear(kernel * kernel * channels, filters, key=key)
-        self.kernel, self.stride = kernel, stride
-
-    def __call__(self, x: Shaped[Array, "H W C"]) -> Float[Array, "h w O"]:
-        assert self.linear.bias is not None
-        seen = numbers(patches(x, self.kernel, self.stride))  # bytes are put together four times as fast
-        return jax.nn.relu(seen @ self.linear.weight.T + self.linear.bias)
-
-
-def numbers(x: Shaped[Array, "..."]) -> Float[Array, "..."]:
-    """Bytes become [0, 1]."""
-    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
-
-
-def patches(x: Shaped[Array, "H W C"], kernel: int, stride: int) -> Shaped[Array, "h w X"]:
-    """The squares of `kernel` pixels that a convolution sees, each in a row; edges that it does not reach are left out. They are put
-    together from blocks of `stride` pixels, of which `kernel` must be a multiple."""
-    blocks = kernel // stride
-    height, width = ((n - kernel) // stride + 1 for n in x.shape[:2])
-    high, wide = height + blocks - 1, width + blocks - 1
-    x = x[: high * stride, : wide * stride].reshape(high, stride, wide, stride, -1).transpose(0, 2, 1, 3, 4).reshape(high, wide, -1)
-    return jnp.concatenate([x[i : i + height, j : j + width] for i in range(blocks) for j in range(blocks)], axis=-1)
-
-
-CONVOLUTIONS = {"paper": ((32, 8, 4), (64, 4, 2), (64, 3, 1), (1024, 3, 1)), "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1))}
-"""filters, kernel and stride of each layer"""
-
-
-class Vision(eqx.Module):
-    """Convolutions over a stack of frames, in bytes or numbers."""
-
-    layers: tuple[Convolution, ...]
-    shape: tuple[int, ...] = eqx.field(static=True)
-
-    def __init__(self, shape: tuple[int, ...], layers: Sequence[tuple[int, int, int]], key: Key[Array, ""]):
-        channels = [shape[0], *(filters for filters, _, _ in layers)]
-        keys = jax.random.split(key, len(layers))
-        self.layers = tuple(Convolution(c, *layer, key=k) for c, layer, k in zip(channels, layers, keys, strict=False))
-        self.shape = shape
-
-    def __call__(self, x: Shaped[Array, "S"]) -> Float[Array, "F"]:
-        x = x.reshape(self.shape).transpose(1, 2, 0)
-        for layer in self.layers:
-            x = layer(x)
-        return x.ravel()
-
-
-def small(shape: tuple[int, ...], x: Shaped[Array, "S"]) -> Float[Array, "F"]:
-    """The first and the last of a stack of frames in means of squares of 4 x 4 pixels; edges that these do not reach are left out."""
-    _, height, width = (n // 4 for n in shape)
-    frames = numbers(x.reshape(shape)[jnp.array([0, -1]), : 4 * height, : 4 * width])
-    return frames.reshape(2, height, 4, width, 4).mean(axis=(2, 4)).ravel()
-
-
 class Seeing(eqx.Module):
     """Convolutions, and linear layers on what they find."""
 
     vision: Vision
     head: MLP
 
-    def __init__(self, vision: Vision, sizes: tuple[int, ...], key: Key[Array, ""]):
+    def __init__(self, vision: Vision, sizes: tuple[int, ...], key: Key[Array, ""], activation: Callable[[Array], Array] = jax.nn.relu):
         self.vision = vision
-        self.head = MLP((features(vision), *sizes), key)
+        self.head = MLP((features(vision), *sizes), key, activation)
 
     def __call__(self, x: Shaped[Array, "S"]) -> Float[Array, "O"]:
         return self.head(self.vision(x))
@@ -119,14 +58,6 @@ def trunk(network: MLP | Seeing, x: Shaped[Array, "S"]) -> Float[Array, "F"]:
 def head(network: MLP | Seeing) -> MLP:
     """The linear layers."""
     return network.head if isinstance(network, Seeing) else network
-
-
-def features(vision: Vision) -> int:
-    """How many numbers the convolutions find in a stack of frames."""
-    sides = vision.shape[1:]
-    for layer in vision.layers:
-        sides = tuple((side - layer.kernel) // layer.stride + 1 for side in sides)
-    return math.prod(sides) * int(vision.layers[-1].linear.out_features)
 
 
 def widened(network: MLP | Seeing, more: int) -> MLP | Seeing:
@@ -176,25 +107,37 @@ def unroll(cell: eqx.nn.LSTMCell, carried: Carried, inputs: Float[Array, "T B X"
 
 
 class Recurrent(eqx.Module):
-    """A layer with ReLU, or another function, an LSTM, and a linear layer."""
+    """Convolutions where there are images, a layer with ReLU, or another function, an LSTM, and a linear layer."""
 
+    vision: Vision | None
     enter: eqx.nn.Linear
     cell: eqx.nn.LSTMCell
     head: eqx.nn.Linear
     activation: Callable[[Array], Array] = eqx.field(static=True)
 
-    def __init__(self, sizes: tuple[int, int, int, int], key: Key[Array, ""], activation: Callable[[Array], Array] = jax.nn.relu):
+    def __init__(
+        self,
+        sizes: tuple[int, int, int, int],
+        key: Key[Array, ""],
+        activation: Callable[[Array], Array] = jax.nn.relu,
+        vision: Vision | None = None,
+    ):
         inputs, hidden, lstm, outputs = sizes
+        if vision is not None:
+            inputs = features(vision)
         keys = jax.random.split(key, 3)
+        self.vision = vision
         self.enter = eqx.nn.Linear(inputs, hidden, key=keys[0])
         self.cell = eqx.nn.LSTMCell(hidden, lstm, key=keys[1])
         self.head = eqx.nn.Linear(lstm, outputs, key=keys[2])
         self.activation = activation
 
-    def __call__(self, carried: Carried, states: Float[Array, "T B S"], first: Bool[Array, "T B"]) -> tuple[Carried, Float[Array, "T B O"]]:
+    def __call__(
+        self, carried: Carried, states: Shaped[Array, "T B S"], first: Bool[Array, "T B"]
+    ) -> tuple[Carried, Float[Array, "T B O"]]:
         """What B LSTMs carry after each of T states, and what comes out there."""
-        enter, head = (jax.vmap(jax.vmap(layer)) for layer in (self.enter, self.head))
-        carried = unroll(self.cell, carried, self.activation(enter(states)), first)
+        see, enter, head = (jax.vmap(jax.vmap(layer)) for layer in (self.vision or (lambda x: x), self.enter, self.head))
+        carried = unroll(self.cell, carried, self.activation(enter(see(states))), first)
         return carried, head(carried.h)
 
 

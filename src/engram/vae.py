@@ -101,15 +101,3 @@ def loss(vae: VAE, images: Float[Array, "B C H W"], noise: Float[Array, "B D"]) 
         return jnp.sum((rebuilt - image) ** 2) + divergence
 
     return jnp.mean(jax.vmap(one)(images, noise))
-
-
-def channels_first(shape: tuple[int, ...]) -> tuple[tuple[int, int, int], tuple[int, ...]]:
-    """The shape of an image with its channels, the shortest axis, in front, and the axes in that order."""
-    if len(shape) == 2:
-        return (1, *shape), (0, 1)  # pyright: ignore
-    if len(shape) != 3:
-        raise EngramError(
-            f"A VAE needs images, arrays of two or three axes, but an observation has shape {shape}: use encoder='projection'."
-        )
-    axes = (0, 1, 2) if shape[0] <= shape[2] else (2, 0, 1)
-    return tuple(shape[axis] for axis in axes), axes  # pyright: ignore

@@ -16,7 +16,7 @@ from engram.agents.shared import (
     epsilon,
     explore,
     greedy,
-    nothing_seen,
+    nothing_kept,
     q_network,
     rate,
     renewed,
@@ -35,7 +35,7 @@ class State(NamedTuple):
     q_target: MLP | Seeing
     optimiser: PyTree
     replay: rp.Transition
-    seen: Float[Array, "E S"]
+    seen: Shaped[Array, "E S"]
     action: Int[Array, "E"]
 
 
@@ -65,7 +65,7 @@ class DQN(Bootstrapping):
             q_target=q,
             optimiser=optimiser(self.learning_rate, self.clip).init(q),
             replay=blank_replay(self, spec),
-            seen=nothing_seen(spec),
+            seen=nothing_kept(spec),
             action=jnp.zeros(spec.envs, jnp.int32),
         )
 

@@ -6,21 +6,35 @@ from typing import Annotated, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from engram import replay as rp
-from engram.agents.shared import TemporalDifference, check_replay, due, ends, epsilon, every, explore, greedy, rate, see
+from engram.agents.shared import (
+    TemporalDifference,
+    check_replay,
+    due,
+    ends,
+    epsilon,
+    every,
+    explore,
+    greedy,
+    nothing_seen,
+    rate,
+    shown,
+    vision,
+)
 from engram.networks import Carried, Recurrent, applied, draw, fresh, in_turn, lived, optimiser, width
 from engram.options import Count, Range
 from engram.returns import td_target
 from engram.schedule import when
 from engram.types import Metrics, Spec, TimeStep
+from engram.vision import Convolutions
 
 
 class Row(NamedTuple):
     """A row of replay: a step, and the LSTM before it. The next row has what it led to."""
 
-    state: Float[Array, "*B S"]
+    state: Shaped[Array, "*B S"]
     action: Int[Array, "*B"]
     carried: Carried
     first: Bool[Array, "*B"]
@@ -61,6 +75,9 @@ class DRQN(TemporalDifference):
     """transitions of a sequence that are learnt from; with 1, no gradient goes back in time"""
     burn_in: Annotated[int, Range(0)] = 0
     """transitions before these that only bring the LSTM's state up to date"""
+    convolutions: Convolutions = "nature"
+    """what sees images: the three layers of Mnih et al. (2015), or the four of MBEC++'s paper; fewer and smaller ones where an image is
+    too small"""
 
     @property
     def length(self) -> int:
@@ -68,9 +85,10 @@ class DRQN(TemporalDifference):
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
         check_replay(self, spec, self.length + 1, "one more than burn_in and sequence together")
-        q = draw(lambda key: Recurrent((width(spec), self.hidden, self.lstm, spec.actions), key), key)
+        sizes = width(spec), self.hidden, self.lstm, spec.actions
+        q = draw(lambda key: Recurrent(sizes, key, vision=vision(spec, self.convolutions, key)), key)
         nothing, count, carried = jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32), fresh(spec.envs, self.lstm)
-        row = Row(jnp.zeros((spec.envs, width(spec))), count, carried, jnp.ones(spec.envs, bool), nothing, nothing)
+        row = Row(nothing_seen(spec), count, carried, jnp.ones(spec.envs, bool), nothing, nothing)
         return State(
             q=q,
             q_target=q,
@@ -82,7 +100,7 @@ class DRQN(TemporalDifference):
         )
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        seen = see(self, spec, timestep.observation)
+        seen = shown(self, spec, timestep.observation)
         row = state.last._replace(reward=timestep.reward, end=ends(self, spec, timestep).astype(jnp.float32))
         replay = rp.store(state.replay, row, step - 1)  # before the first step: the last row, overwritten before it can be drawn
         first = timestep.terminated | timestep.truncated | (step == 0)
@@ -127,11 +145,11 @@ class DRQN(TemporalDifference):
         return jnp.sum(is_whole * (target - taken) ** 2) / jnp.maximum(jnp.sum(is_whole), 1)
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
-        seen = see(self, spec, observation)
+        seen = shown(self, spec, observation)
         carried, q = now(state.q, lived(state.carried, first), seen)
         return state._replace(carried=carried), greedy(spec, q, epsilon, key)
 
 
-def now(q: Recurrent, carried: Carried, state: Float[Array, "B S"]) -> tuple[Carried, Float[Array, "B A"]]:
+def now(q: Recurrent, carried: Carried, state: Shaped[Array, "B S"]) -> tuple[Carried, Float[Array, "B A"]]:
     """What the LSTMs carry after one state, and the values of the actions there."""
     return jax.tree.map(lambda x: x[0], q(carried, state[None], jnp.zeros((1, state.shape[0]), bool)))

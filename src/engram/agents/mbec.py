@@ -6,17 +6,18 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, Shaped
 
 from engram import episodic, models
 from engram import replay as rp
-from engram.agents.shared import Learning, blank_replay, check_neighbours, due, ends, epsilon, explore, greedy, nothing_seen, see
+from engram.agents.shared import Learning, blank_replay, check_neighbours, due, ends, epsilon, explore, greedy, nothing_kept, see
 from engram.agents.shared import take_in as store_transition
 from engram.episodic import Episodic, Experience, Happened, Mind
 from engram.errors import EngramError
 from engram.networks import choosable, lived, width
 from engram.schedule import when
 from engram.types import Spec, TimeStep
+from engram.vision import is_image
 
 
 class Life(NamedTuple):
@@ -24,8 +25,10 @@ class Life(NamedTuple):
 
     mind: Mind
     replay: Experience
-    seen: Float[Array, "E S"]
+    seen: Shaped[Array, "E S"]
     action: Int[Array, "E"]
+    gist: Float[Array, "E G"] | None = None
+    """what the models were told of the last state, where that is an image and no film has it"""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class MBEC(Episodic, Learning):
         check_neighbours(self)
 
     def init(self, key: Key[Array, ""], spec: Spec) -> Life:
-        if spec.stack:
+        if is_image(spec):
             raise EngramError("MBEC alone has no network that learns to see images: use mbec++ here.")
         return born(self, spec, key)
 
@@ -73,26 +76,39 @@ class MBEC(Episodic, Learning):
 
 def born(options, spec: Spec, key: Key[Array, ""]) -> Life:
     """The beginning of a life, with nothing remembered."""
-    states = options.gist if spec.stack else width(spec)
+    states = options.gist if is_image(spec) else width(spec)
     mind = episodic.init(options, spec, states, options.clip, key)
     transition = blank_replay(options, spec)
     rows = transition.reward.shape[0]
     before, after = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape)), (mind.before, mind.tau))
-    gist = jnp.zeros((rows, spec.envs, states)) if spec.stack else None
-    return Life(mind, Experience(transition, before, after, gist), nothing_seen(spec), jnp.zeros(spec.envs, jnp.int32))
+    gist = jnp.zeros((rows, spec.envs, states)) if is_image(spec) else None
+    next_gist, last = (None, None) if gist is None or spec.stack else (gist, gist[0])
+    return Life(mind, Experience(transition, before, after, gist, next_gist), nothing_kept(spec), jnp.zeros(spec.envs, jnp.int32), last)
 
 
 def take_in(
-    options, life: Life, spec: Spec, timestep: TimeStep, step: Int[Array, ""], gist: Float[Array, "E G"] | None = None
+    options,
+    life: Life,
+    spec: Spec,
+    timestep: TimeStep,
+    step: Int[Array, ""],
+    gist: Float[Array, "E G"] | None = None,
+    led_to: Float[Array, "E G"] | None = None,
 ) -> tuple[Life, Happened]:
-    """Stores what followed the last action. `gist` is what the models are told of images."""
+    """Stores what followed the last action. `gist` is what the models are told of images that are seen now, `led_to` of those that the
+    action led to."""
     transition, seen = store_transition(options, spec, life.replay.transition, life.seen, life.action, timestep, step)
     before, after = rp.store((life.replay.before, life.replay.after), (life.mind.before, life.mind.tau), step - 1)
-    kept = None if gist is None else rp.store(life.replay.gist, gist, step)
+    told, told_next, last = life.replay.gist, life.replay.next_gist, life.gist
+    if told_next is not None:  # beside the state and the next one
+        told, told_next = rp.store((told, told_next), (last, led_to), step - 1)
+        last = gist
+    elif told is not None:  # beside the frame, as soon as that is there
+        told = rp.store(told, gist, step)
     over = timestep.terminated | timestep.truncated
     happened = Happened(seen if gist is None else gist, timestep.reward, over, ends(options, spec, timestep))
-    replay = Experience(transition, before, after, kept)
-    return life._replace(replay=replay, seen=life.seen if spec.stack else seen), happened
+    replay = Experience(transition, before, after, told, told_next)
+    return life._replace(replay=replay, seen=life.seen if spec.stack else seen, gist=last), happened
 
 
 def foresee(options, mind: Mind, spec: Spec, state: Float[Array, "E S"], first):

@@ -14,13 +14,27 @@ from engram import episodic, models, standard
 from engram import memory as mem
 from engram import replay as rp
 from engram.agents.mbec import Life, born, foresee, take_in
-from engram.agents.shared import Bootstrapping, check_neighbours, due, epsilon, explore, greedy, q_network, rate, renewed, repeated, shown
+from engram.agents.shared import (
+    Bootstrapping,
+    check_neighbours,
+    due,
+    epsilon,
+    explore,
+    greedy,
+    q_network,
+    rate,
+    renewed,
+    repeated,
+    shown,
+    to_judge,
+)
 from engram.episodic import Episodic, Experience, Mind
-from engram.networks import MLP, Seeing, choosable, descend, draw, head, optimiser, small, trunk, widened
+from engram.networks import MLP, Seeing, choosable, descend, draw, head, optimiser, trunk, widened
 from engram.options import Count, Probability, Share
 from engram.returns import td_loss, td_target
 from engram.schedule import when
 from engram.types import Spec, TimeStep
+from engram.vision import is_image, small
 
 
 class Semantic(NamedTuple):
@@ -129,7 +143,7 @@ class MBECpp(Episodic, Bootstrapping):
             semantic = semantic._replace(q=widened(semantic.q, self.trajectory))
         adam = optimiser(self.learning_rate, self.clip)
         gist_map = gist_norm = None
-        if spec.stack:
+        if is_image(spec):
             seen = jax.ShapeDtypeStruct((1, math.prod(spec.shape)), jnp.uint8)
             size = jax.eval_shape(lambda seen: self.summary(semantic, seen, self.find(semantic, seen)), seen).shape[1]
             gist_map = jax.random.normal(jax.random.fold_in(semantic_key, 1), (size, self.gist)) / jnp.sqrt(size)
@@ -139,11 +153,14 @@ class MBECpp(Episodic, Bootstrapping):
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
         lots = jax.random.uniform(key, (1 + 3 * spec.envs,))
         semantic = self.acting(state)
-        found, gist = self.look(state, shown(self, spec, timestep.observation))
-        if state.gist_norm is not None and gist is not None:
-            state = state._replace(gist_norm=standard.meet(state.gist_norm, gist))
-        gist = self.tell(state, gist)
-        life, happened = take_in(self, state.life, spec, timestep, step, gist)
+        found, gist = self.look(state, shown(self, spec, to_judge(self, spec, timestep) if is_image(spec) else timestep.observation))
+        found, led_to = found[: spec.envs], None
+        if gist is not None:
+            if state.gist_norm is not None:
+                state = state._replace(gist_norm=standard.meet(state.gist_norm, gist[: spec.envs]))
+            told = self.tell(state, gist)
+            gist, led_to = told[: spec.envs], told[-spec.envs :]
+        life, happened = take_in(self, state.life, spec, timestep, step, gist, led_to)
         mind, tau, plan, q_mbec = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
         beta = self.beta(semantic, tau.h)
         q_episodic = beta[:, None] * (q_mbec - self.level(life.mind))
@@ -199,8 +216,10 @@ class MBECpp(Episodic, Bootstrapping):
 
     def drawn(self, replay: Experience, place: tuple[Int[Array, "B"], Int[Array, "B"]]) -> Experience:
         """What lies in replay there."""
-        next_gist = None if replay.gist is None else rp.at(replay.gist, rp.after(replay.transition, place))
-        return rp.at(replay, place)._replace(next_gist=next_gist)
+        drawn = rp.at(replay, place)
+        if replay.gist is None or replay.next_gist is not None:
+            return drawn
+        return drawn._replace(next_gist=rp.at(replay.gist, rp.after(replay.transition, place)))
 
     def consult(
         self,
@@ -287,9 +306,9 @@ class MBECpp(Episodic, Bootstrapping):
         # Behind the barrier, XLA does not make one product of this and the Q-network's, for which it would copy all weights at every step.
         return lax.optimization_barrier(found)
 
-    def tell(self, state: State, gist: Float[Array, "E G"] | None) -> Float[Array, "E G"] | None:
+    def tell(self, state: State, gist: Float[Array, "E G"]) -> Float[Array, "E G"]:
         """What the models are told of images."""
-        return gist if gist is None or state.gist_norm is None else standard.in_deviations(state.gist_norm, gist)
+        return gist if state.gist_norm is None else standard.in_deviations(state.gist_norm, gist)
 
     def find(self, semantic: Semantic, seen: Shaped[Array, "B S"]) -> Float[Array, "B F"]:
         """What the Q-network's convolutions find; what is seen itself where there are none."""
@@ -317,8 +336,8 @@ class MBECpp(Episodic, Bootstrapping):
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
         found, gist = self.look(state, shown(self, spec, observation))
-        told, mind, semantic = self.tell(state, gist), state.life.mind, self.acting(state)
-        plan, q_mbec, tau = foresee(self, mind, spec, found if told is None else told, first)
+        told, mind, semantic = found if gist is None else self.tell(state, gist), state.life.mind, self.acting(state)
+        plan, q_mbec, tau = foresee(self, mind, spec, told, first)
         q_episodic = self.beta(semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) * self.asks(key, len(q_mbec))
         q = q_episodic + self.values(semantic, found, tau.h)
         action = greedy(spec, q, epsilon, key)

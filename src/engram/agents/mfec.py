@@ -19,8 +19,9 @@ from engram.networks import choosable, descend, optimiser, width
 from engram.options import Count, Positive
 from engram.schedule import when
 from engram.types import Spec, TimeStep
-from engram.vae import VAE, channels_first, key_of
+from engram.vae import VAE, key_of
 from engram.vae import loss as vae_loss
+from engram.vision import channels_first, numbers
 
 CLIP = 10.0
 """largest norm of the auto-encoder's gradient"""
@@ -80,6 +81,10 @@ class MFEC(Exploring):
         return State(tb.empty(spec.actions, slots, dim), projection, encoder, wt.empty(nothing, wt.places(spec.limit)))
 
     def new_encoder(self, key: Key[Array, ""], spec: Spec) -> Encoder:
+        if len(spec.shape) not in (2, 3):
+            raise EngramError(
+                f"A VAE needs images, arrays of two or three axes, but an observation has shape {spec.shape}: use encoder='projection'."
+            )
         shape, _ = channels_first(spec.shape)
         vae = VAE(shape, self.key_dim, key)
         if self.vae_steps >= spec.iterations * spec.envs:
@@ -162,5 +167,4 @@ def project(draws: Float[Array, "S D"]) -> Float[Array, "S min(S,D)"]:
 def pictures(spec: Spec, observation: Array) -> Float[Array, "B C H W"]:
     """Images with values in [0, 1] and channels in front."""
     shape, axes = channels_first(spec.shape)
-    image = observation.astype(jnp.float32) / (255 if spec.dtype == "uint8" else 1)
-    return image.transpose(0, *(axis + 1 for axis in axes)).reshape(-1, *shape)
+    return numbers(observation).transpose(0, *(axis + 1 for axis in axes)).reshape(-1, *shape)

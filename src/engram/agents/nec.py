@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,16 +21,18 @@ from engram.agents.shared import (
     explore,
     greedy,
     network,
+    nothing_seen,
     rate,
     room_for,
     shown,
     to_judge,
 )
 from engram.memory import Memory
-from engram.networks import MLP, Seeing, choosable, clipped, draw, optimiser, width
+from engram.networks import MLP, Seeing, choosable, clipped, draw, optimiser
 from engram.options import Count, Positive, Probability
 from engram.schedule import when
 from engram.types import Spec, TimeStep
+from engram.vision import Convolutions
 
 
 class Row(NamedTuple):
@@ -85,8 +87,9 @@ class NEC(Learning):
     """width of the embedding network's hidden layer"""
     embedding: Count = 64
     """length of a key"""
-    convolutions: Literal["paper", "nature"] = "nature"
-    """what sees stacks of frames: the three layers of Mnih et al. (2015), or the four of MBEC++'s paper"""
+    convolutions: Convolutions = "nature"
+    """what sees images: the three layers of Mnih et al. (2015), or the four of MBEC++'s paper; fewer and smaller ones where an image is
+    too small"""
     neighbours: Count = 50
     """K, how many entries a value is read from"""
     slots: Count = 500_000
@@ -107,14 +110,14 @@ class NEC(Learning):
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
         check_replay(self, spec, 3 * self.horizon, f"three times the horizon of {self.horizon}")
         embedding = draw(lambda key: network(spec, self.convolutions, (self.hidden, self.embedding), key), key)
-        state, nothing, count = jnp.zeros((spec.envs, width(spec))), jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32)
+        nothing, count = jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32)
         # Never more wait than two horizons: one that is open, and one that closed when an episode ended.
         entry = Entry(jnp.zeros((spec.envs, self.embedding)), count, count)
         return State(
             embedding=embedding,
             optimiser=optimiser(self.learning_rate, self.clip).init(embedding),
             tables=tb.empty(spec.actions, tb.size(self.slots, spec)[0], self.embedding),
-            replay=room_for(self, spec, Row(state, count, nothing, nothing)),
+            replay=room_for(self, spec, Row(nothing_seen(spec), count, nothing, nothing)),
             waiting=wt.empty(entry, 2 * self.horizon + 4),
             loss=jnp.zeros(()),
         )

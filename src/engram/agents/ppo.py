@@ -6,16 +6,17 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from engram import replay as rp
-from engram.agents.shared import Common, cut_ends, greedy, rate, see
+from engram.agents.shared import Common, cut_ends, greedy, network, nothing_seen, rate, shown, vision
 from engram.errors import EngramError
-from engram.networks import MLP, Recurrent, descend, fresh, in_turn, lived, optimiser, width
+from engram.networks import MLP, Recurrent, Seeing, descend, fresh, in_turn, lived, optimiser, width
 from engram.options import Count, Positive, Probability, Range
 from engram.returns import advantages
 from engram.schedule import when
 from engram.types import Spec, TimeStep
+from engram.vision import Convolutions
 
 
 class Pair(NamedTuple):
@@ -25,7 +26,7 @@ class Pair(NamedTuple):
     critic: Any
 
 
-def run(networks: Pair, carried: Pair | None, states: Float[Array, "T B S"], first: Bool[Array, "T B"]):
+def run(networks: Pair, carried: Pair | None, states: Shaped[Array, "T B S"], first: Bool[Array, "T B"]):
     """After each of T states of B environments: what the LSTMs carry, log-probabilities of the actions, and the value."""
     if carried is None:
         logits, value = (jax.vmap(jax.vmap(network))(states) for network in networks)
@@ -35,7 +36,7 @@ def run(networks: Pair, carried: Pair | None, states: Float[Array, "T B S"], fir
     return carried, jax.nn.log_softmax(logits), value[..., 0]
 
 
-def run_once(networks: Pair, carried: Pair | None, state: Float[Array, "B S"]):
+def run_once(networks: Pair, carried: Pair | None, state: Shaped[Array, "B S"]):
     """The same for one state of each environment."""
     return jax.tree.map(lambda x: x[0], run(networks, carried, state[None], jnp.zeros((1, state.shape[0]), bool)))
 
@@ -43,7 +44,7 @@ def run_once(networks: Pair, carried: Pair | None, state: Float[Array, "B S"]):
 class Decision(NamedTuple):
     """What was seen and done in a step."""
 
-    state: Float[Array, "*B S"]
+    state: Shaped[Array, "*B S"]
     action: Int[Array, "*B"]
     log_p: Float[Array, "*B"]
     """of the action, when it was taken"""
@@ -119,23 +120,32 @@ class PPO(Common):
     """its width"""
     sequence: Count = 16
     """steps through which its gradient goes back"""
+    convolutions: Convolutions = "nature"
+    """what sees images: the three layers of Mnih et al. (2015), or the four of MBEC++'s paper; fewer and smaller ones where an image is
+    too small"""
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
         self.check(spec)
         networks = self.build(key, spec)
         nothing, count = jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32)
         carried = Pair(fresh(spec.envs, self.lstm), fresh(spec.envs, self.lstm)) if self.recurrent else None
-        last = Decision(jnp.zeros((spec.envs, width(spec))), count, nothing, nothing, carried, jnp.ones(spec.envs, bool))
+        last = Decision(nothing_seen(spec), count, nothing, nothing, carried, jnp.ones(spec.envs, bool))
         rows = jax.tree.map(lambda x: jnp.zeros((self.rows(spec), *x.shape), x.dtype), Row(last, nothing, nothing))
         metrics = {name: jnp.zeros(()) for name in ("policy_loss", "value_loss", "entropy", "moved", "clipped")}
         return State(networks, optimiser(self.learning_rate, self.clip).init(networks), rows, last, carried, metrics)
 
     def build(self, key: Key[Array, ""], spec: Spec) -> Pair:
         """Orthogonal weights; the policy begins nearly even, since its last layer is small."""
-        kind, inner = (Recurrent, self.lstm) if self.recurrent else (MLP, self.hidden)
         keys = jax.random.split(key)
-        actor, critic = (kind((width(spec), self.hidden, inner, outputs), key, jnp.tanh) for outputs in (spec.actions, 1))
-        return Pair(orthogonal(actor, 0.01, keys[0]), orthogonal(critic, 1.0, keys[1]))
+
+        def one(outputs):
+            if not self.recurrent:
+                return network(spec, self.convolutions, (self.hidden, self.hidden, outputs), key, jnp.tanh)
+            return Recurrent((width(spec), self.hidden, self.lstm, outputs), key, jnp.tanh, vision(spec, self.convolutions, key))
+
+        actor, critic = one(spec.actions), one(1)
+        actor = orthogonal(actor, 0.01, keys[0])
+        return Pair(actor, orthogonal(critic, 1.0, after(actor, keys[1])))
 
     @property
     def length(self) -> int:
@@ -164,7 +174,7 @@ class PPO(Common):
             )
 
     def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        seen = see(self, spec, timestep.observation)
+        seen = shown(self, spec, timestep.observation)
         done = timestep.terminated | timestep.truncated
         first = done | (step == 0)
         before = lived(state.carried, first)
@@ -175,7 +185,7 @@ class PPO(Common):
 
         reward = timestep.reward
         if not cut_ends(self, spec):
-            led_to = see(self, spec, timestep.final)
+            led_to = shown(self, spec, timestep.final)
             _, _, still_to_come = run_once(state.networks, state.carried, led_to)
             reward += self.gamma * (timestep.truncated & ~timestep.terminated) * still_to_come
         row = Row(state.last, reward, done.astype(jnp.float32))
@@ -242,7 +252,7 @@ class PPO(Common):
 
     def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
         before = lived(state.carried, first)
-        carried, log_p, _ = run_once(state.networks, before, see(self, spec, observation))
+        carried, log_p, _ = run_once(state.networks, before, shown(self, spec, observation))
         return state._replace(carried=carried), greedy(spec, log_p, epsilon, key)
 
 
@@ -256,14 +266,19 @@ def sequences(rows: PyTree, length: int) -> PyTree:
     return jax.tree.map(cut, rows)
 
 
-def orthogonal(network: MLP | Recurrent, last: float, key: Key[Array, ""]) -> PyTree:
+def orthogonal(network: MLP | Seeing | Recurrent, last: float, key: Key[Array, ""]) -> PyTree:
     """The network with orthogonal weights, of gain sqrt(2) but for the last layer, and no biases."""
     leaves, tree = jax.tree.flatten(network)
     final = max(i for i, x in enumerate(leaves) if x.ndim == 2)
     gains = [last if i == final else 2**0.5 for i in range(len(leaves))]
-    keys = jax.random.split(key, len(leaves))
-    drawn = [
-        jax.nn.initializers.orthogonal(gain)(key, x.shape) if x.ndim == 2 else jnp.zeros_like(x)
-        for x, gain, key in zip(leaves, gains, keys, strict=True)
-    ]
+    drawn: list[Array] = []
+    for x, gain, own in zip(leaves, gains, jax.random.split(key, len(leaves)), strict=True):
+        drawn.append(jax.nn.initializers.orthogonal(gain)(after(drawn, own), x.shape) if x.ndim == 2 else jnp.zeros_like(x))
     return jax.tree.unflatten(tree, drawn)
+
+
+def after(drawn: PyTree, key: Key[Array, ""]) -> Key[Array, ""]:
+    """The same key, but not before all this is drawn: of large orthogonal matrices JAX 0.10 draws one at a time on a CPU, or hangs."""
+    is_odd = jnp.any(jnp.array([jnp.isnan(x.ravel()[0]) for x in jax.tree.leaves(drawn)], bool))  # which no compiler can know to be false
+    data = jax.random.key_data(key)
+    return jax.random.wrap_key_data(jnp.where(is_odd, data + 1, data))

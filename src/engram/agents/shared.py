@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,11 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from engram import replay as rp
 from engram.errors import EngramError
-from engram.networks import CONVOLUTIONS, MLP, Seeing, Vision, choosable, encode, width
+from engram.networks import MLP, Seeing, choosable, encode, width
 from engram.options import Count, Positive, Probability, Share, check_all
 from engram.schedule import Step, when
 from engram.types import Spec, TimeStep
+from engram.vision import Convolutions, Vision, fitting, is_image
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,8 @@ class Bootstrapping(TemporalDifference):
     act_by_target: bool = False
     """whether actions are chosen by the target copies, which stay as they are for a while; else all updates of an iteration lie between
     two actions of an environment, and change its mind"""
-    convolutions: Literal["paper", "nature"] = "paper"
-    """what sees stacks of frames: the paper's four layers, or the three of Mnih et al. (2015)"""
+    convolutions: Convolutions = "paper"
+    """what sees images: the paper's four layers, or the three of Mnih et al. (2015); fewer and smaller ones where an image is too small"""
     huber: bool = False
     """whether errors greater than 1 count by their size, not by its square"""
     adam_eps: Positive = 1e-8
@@ -115,8 +116,13 @@ def see(options: Common, spec: Spec, observation: Float[Array, "E ..."]) -> Floa
 
 
 def shown(options: Common, spec: Spec, observation: Shaped[Array, "E ..."]) -> Shaped[Array, "E S"]:
-    """Observations as a Q-network gets them: stacks of frames in bytes, as they are stored."""
-    return observation.reshape(observation.shape[0], -1) if spec.stack else see(options, spec, observation)
+    """Observations as a network gets them: images in bytes, as they are stored."""
+    return observation.reshape(observation.shape[0], -1) if is_image(spec) else see(options, spec, observation)
+
+
+def vision(spec: Spec, convolutions: Convolutions, key: Key[Array, ""]) -> Vision | None:
+    """What sees observations that are images."""
+    return Vision(spec.shape, fitting(spec.shape, convolutions), key) if is_image(spec) else None
 
 
 def q_network(options: Bootstrapping, spec: Spec, key: Key[Array, ""]) -> MLP | Seeing:
@@ -124,11 +130,10 @@ def q_network(options: Bootstrapping, spec: Spec, key: Key[Array, ""]) -> MLP | 
     return network(spec, options.convolutions, (*[options.hidden] * options.layers, spec.actions), key)
 
 
-def network(spec: Spec, convolutions: str, sizes: tuple[int, ...], key: Key[Array, ""]) -> MLP | Seeing:
-    """Layers of these sizes on what is seen; stacks of frames by convolutions."""
-    if not spec.stack:
-        return MLP((width(spec), *sizes), key)
-    return Seeing(Vision(spec.shape, CONVOLUTIONS[convolutions], key), sizes, key)
+def network(spec: Spec, convolutions: Convolutions, sizes: tuple[int, ...], key: Key[Array, ""], activation=jax.nn.relu) -> MLP | Seeing:
+    """Layers of these sizes on what is seen; images by convolutions."""
+    eyes = vision(spec, convolutions, key)
+    return MLP((width(spec), *sizes), key, activation) if eyes is None else Seeing(eyes, sizes, key, activation)
 
 
 def blank_replay(options: Learning, spec: Spec) -> rp.Transition:
@@ -146,16 +151,21 @@ def room_for(options: Learning, spec: Spec, row: Any) -> Any:
     return rest._replace(state=rp.film(spec.stack, spec.shape, *rest.action.shape))
 
 
-def nothing_seen(spec: Spec) -> Float[Array, "E S"]:
-    """What the environments showed before the first step. Of a film nothing: there is no need to keep it twice."""
-    return jnp.zeros((spec.envs, 0 if spec.stack else width(spec)))
+def nothing_seen(spec: Spec) -> Shaped[Array, "E S"]:
+    """What the environments showed before the first step."""
+    return jnp.zeros((spec.envs, width(spec)), jnp.uint8 if is_image(spec) else jnp.float32)
+
+
+def nothing_kept(spec: Spec) -> Shaped[Array, "E S"]:
+    """The same where a film, if there is one, has it already."""
+    return jnp.zeros((spec.envs, 0)) if spec.stack else nothing_seen(spec)
 
 
 def take_in(
     options: Learning,
     spec: Spec,
     replay: rp.Transition,
-    seen: Float[Array, "E S"],
+    seen: Shaped[Array, "E S"],
     action: Int[Array, "E"],
     timestep: TimeStep,
     step: Int[Array, ""],
@@ -166,7 +176,7 @@ def take_in(
     told = action, timestep.reward
     # Before the first step this fills the last row, which is overwritten before it can be drawn.
     if not spec.stack:
-        row = rp.Transition(seen, *told, see(options, spec, timestep.final), end.astype(jnp.float32), over.astype(jnp.float32))
+        row = rp.Transition(seen, *told, shown(options, spec, timestep.final), end.astype(jnp.float32), over.astype(jnp.float32))
         return rp.store(replay, row, step - 1), now
     row = rp.Transition(None, *told, None, end.astype(jnp.float32), over.astype(jnp.float32))
     rest = rp.store(replay._replace(state=None), row, step - 1)
@@ -238,7 +248,7 @@ def renewed(options: Bootstrapping, spec: Spec, step: Int[Array, ""], new: PyTre
         part = jnp.where(due(options, spec, step), 1 - (1 - options.target_rate) ** options.updates, 0.0)
         return jax.tree.map(lambda a, b: b + part * (a - b), new, old)
     period = max(1, options.target_every // options.updates)
-    return when(lambda step: step % period == 0, step, lambda: new, lambda: old) if spec.stack else every(period, step, new, old)
+    return when(lambda step: step % period == 0, step, lambda: new, lambda: old) if is_image(spec) else every(period, step, new, old)
 
 
 def due(options: Learning, spec: Spec, step: Step) -> Bool[Array, ""] | bool:

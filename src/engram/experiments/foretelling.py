@@ -28,12 +28,13 @@ from engram.agents import DQN, MBEC, make
 from engram.agents.mbec import Life, born, take_in
 from engram.errors import EngramError
 from engram.experiments.running import known, main, markdown
-from engram.networks import head, small, trunk
+from engram.networks import head, trunk
 from engram.provenance import describe_machine
 from engram.records import replacing
 from engram.tasks import find
 from engram.tasks.atari import SKIP
 from engram.types import Spec, TimeStep
+from engram.vision import small
 
 FORETOLD = Path("results/atari-foretelling.json")
 MINDS: dict[str, dict[str, Any]] = {
