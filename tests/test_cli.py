@@ -118,7 +118,7 @@ class Pictures(gym.Env):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.age = 0
-        return self.observation_space.low, {}
+        return self.observation_space.low + np.uint8(9), {}
 
     def step(self, action):
         self.age += 1
@@ -132,8 +132,11 @@ gym.register("Pictures-v0", Pictures)
 def test_a_module_in_the_folder_where_one_is_is_found(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own_pictures.py").write_text(OWN)
-    main(["train", "dqn", "gym:own_pictures:Pictures-v0", "--preset", "debug", "--seeds", "1", "--steps", "50", "--out", "run"])
+    small = ["--hidden", "8", "--slots", "64", "--neighbours", "3", "--seeds", "1", "--steps", "60", "--envs", "2"]
+    main(["train", "mbec++", "gym:own_pictures:Pictures-v0", *small, "--out", "run"])
     assert str(tmp_path) not in sys.path
+    assert "begin with nothing above 9, where their space allows 255, and are hardly seen" in capsys.readouterr().err
+    main(["eval", "run", "--episodes", "3"])
     sentence = complaint(capsys, "eval", "run", "--video", "one.gif")
     assert sentence == "engram: gym:own_pictures:Pictures-v0 cannot be shown: its __init__ takes no render_mode.\n"
 

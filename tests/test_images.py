@@ -16,7 +16,7 @@ from engram.errors import EngramError
 from engram.networks import fresh
 from engram.tasks import Task
 from engram.types import Outcome, Spec, TimeStep
-from engram.vision import CONVOLUTIONS, SMALLER, Vision, features, fitting, is_image, small
+from engram.vision import CONVOLUTIONS, SMALLER, Vision, features, fitting, is_image, small, upright
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,9 @@ from engram.vision import CONVOLUTIONS, SMALLER, Vision, features, fitting, is_i
         ((2, 5, 4), "uint8", False),
         ((84, 84, 3), "float32", False),
         ((128,), "uint8", False),
-        ((2, 9, 9, 3), "uint8", False),
+        ((2, 9, 9, 3), "uint8", True),
+        ((2, 9, 4, 3), "uint8", False),
+        ((2, 2, 9, 9, 3), "uint8", False),
     ],
 )
 def test_bytes_with_five_pixels_each_way_are_an_image(shape, dtype, image):
@@ -55,23 +57,38 @@ def test_layers_leave_three_places_each_way_where_they_can(shape, wanted, layers
     assert fitting(shape, wanted) == layers
 
 
-@pytest.mark.parametrize(("shape", "order"), [((9, 8, 3), (0, 1, 2)), ((3, 9, 8), (2, 0, 1))])
-def test_what_is_seen_does_not_depend_on_where_the_channels_are(shape, order):
+def test_what_is_seen_does_not_depend_on_where_the_channels_are():
     image = np.random.default_rng(0).integers(0, 256, (9, 8, 3)).astype(np.uint8)
-    usual, other = (Vision(s, SMALLER[1], jax.random.key(0)) for s in ((9, 8, 3), shape))
-    turned = image.transpose(order)
+    turned = image.transpose(2, 0, 1)
+    usual, other = (Vision(x.shape, SMALLER[1], jax.random.key(0)) for x in (image, turned))
     np.testing.assert_array_equal(usual(image.ravel()), other(turned.ravel()))
     np.testing.assert_array_equal(small(image.shape, image.ravel()), small(turned.shape, turned.ravel()))
     assert usual(image.ravel()).shape == (features(other),)
     assert not np.allclose(usual(image.ravel()), usual(image[::-1].ravel()))
 
 
-def test_an_image_of_three_colours_is_made_small_in_all_of_them():
-    image = np.zeros((42, 42, 3), np.uint8)
-    image[:2, 2:4, 1] = [[255, 0], [0, 255]]
-    made = small(image.shape, image.ravel()).reshape(3, 21, 21)
-    assert made[1, 0, 1] == pytest.approx(0.5)
+@pytest.mark.parametrize(("shape", "axes"), [((2, 9, 8, 3), (0, 3, 1, 2)), ((2, 3, 9, 8), (0, 1, 2, 3))])
+def test_a_stack_of_images_has_the_channels_of_all_of_them(shape, axes):
+    image = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    np.testing.assert_array_equal(upright(shape, image.ravel()), image.transpose(axes).reshape(6, 9, 8))
+
+
+@pytest.mark.parametrize(("colours", "stack"), [(3, 1), (4, 1), (3, 4)])
+def test_an_image_is_made_small_in_all_its_colours_and_a_stack_in_its_first_and_last_image(colours, stack):
+    image = np.zeros((stack, 42, 42, colours), np.uint8)
+    image[-1, :2, 2:4, 1] = [[255, 0], [0, 255]]
+    image[1:-1] = 99
+    shape = image.shape if stack > 1 else image.shape[1:]
+    made = small(shape, image.ravel()).reshape(-1, colours, 21, 21)
+    assert len(made) == min(stack, 2)
+    assert made[-1, 1, 0, 1] == pytest.approx(0.5)
     assert float(made.sum()) == pytest.approx(0.5)
+
+
+def test_the_brightest_that_may_be_is_seen_as_1():
+    image = np.random.default_rng(0).integers(0, 3, (9, 9)).astype(np.uint8)
+    faint, bright = (Vision((9, 9), SMALLER[1], jax.random.key(0), brightest) for brightest in (2, 254))
+    np.testing.assert_allclose(faint(image.ravel()), bright(127 * image.ravel()), rtol=1e-4, atol=1e-6)
 
 
 # A task of two pictures

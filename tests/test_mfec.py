@@ -184,7 +184,7 @@ def test_different_pictures_have_different_keys_and_the_same_the_same(seer):
 @pytest.mark.parametrize(
     ("shape", "sentence"),
     [
-        ((4,), "A VAE needs images, arrays of two or three axes, but an observation has shape (4,): use encoder='projection'."),
+        ((4,), "A VAE needs images, arrays of two to four axes, but an observation has shape (4,): use encoder='projection'."),
         ((31, 64, 3), "A VAE needs images of at least 32 by 32 pixels, not 31 by 64."),
         ((16, 16), "A VAE needs images of at least 32 by 32 pixels, not 16 by 16."),
     ],

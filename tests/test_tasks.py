@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from engram.errors import EngramError
-from engram.tasks import BernoulliReward, GaussianReward, Noise, RepeatedObservation, Task, check, find, names
+from engram.tasks import BernoulliReward, GaussianReward, Noise, RepeatedObservation, Task, check, find, hardly_seen, names
 from engram.tasks.checks import observation_fault, reward_fault
 from engram.tasks.classic import CartPole, MountainCar
 
@@ -249,6 +249,25 @@ def test_images_stay_bytes_and_other_numbers_become_float32():
     assert (spec.dtype, spec.low, spec.high) == ("uint8", (), ())
     spec = find(partial(Probe, np.zeros((2, 2)), sees=spaces.Box(-3, 5, (2, 2), np.float64))).spec()
     assert (spec.dtype, spec.low, spec.high) == ("float32", (-3.0,) * 4, (5.0,) * 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "most", "high", "why"),
+    [
+        ((8, 8, 3), np.uint8, 255, 255, None),
+        ((8, 8, 3), np.uint8, 0, 255, None),  # black at first
+        ((8, 8, 3), np.uint8, 10, 255, "begin with nothing above 10, where their space allows 255"),
+        ((8, 8, 3), np.uint8, 10, 10, None),
+        ((8, 8, 3), np.float32, 1, 1, "are seen as plain numbers: images must be of bytes"),
+        ((8,), np.float32, 1, 1, None),
+        ((2, 3), np.float32, 1, 1, None),
+    ],
+)
+def test_images_that_are_hardly_seen_are_told(shape, kind, most, high, why):
+    task = find(partial(Probe, np.full(shape, most, kind), sees=spaces.Box(0, high, shape, kind)))
+    sentence = hardly_seen(task)
+    assert (sentence is None) if why is None else (why in sentence)
+    assert task.spec().brightest == (high if kind == np.uint8 else 255)
 
 
 def test_bounds_as_large_as_a_float_mean_unknown():

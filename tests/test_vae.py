@@ -40,7 +40,15 @@ def test_the_loss_is_the_error_of_the_image_and_the_divergence_of_the_code():
 
 @pytest.mark.parametrize(
     ("shape", "first", "axes"),
-    [((84, 84, 4), (4, 84, 84), (2, 0, 1)), ((4, 84, 84), (4, 84, 84), (0, 1, 2)), ((40, 50), (1, 40, 50), (0, 1))],
+    [
+        ((84, 84, 4), (4, 84, 84), (2, 0, 1)),
+        ((4, 84, 84), (4, 84, 84), (0, 1, 2)),
+        ((40, 50), (1, 40, 50), (0, 1)),
+        ((7, 7, 20), (20, 7, 7), (2, 0, 1)),
+        ((8, 5, 5), (8, 5, 5), (0, 1, 2)),
+        ((6, 6, 6), (6, 6, 6), (0, 1, 2)),
+        ((4, 9, 8, 3), (12, 9, 8), (0, 3, 1, 2)),
+    ],
 )
 def test_channels_come_first(shape, first, axes):
     assert channels_first(shape) == (first, axes)

@@ -26,7 +26,7 @@ from engram.evaluation import play, record, to_film
 from engram.events import Events
 from engram.options import Count, Positive, check
 from engram.report.video import check_name, save_video
-from engram.tasks import Task, find
+from engram.tasks import Task, find, hardly_seen
 
 USAGE = """\
 [bold]engram[/]: reinforcement learning with episodic memory, many runs in one compiled program
@@ -309,6 +309,9 @@ def _warn(agent: Any, task: Task, envs: int | None) -> None:
     if getattr(agent, "learn_start", 0) > task.steps - (envs or loop.usual_envs(agent, task)):
         after = f"they begin after {agent.learn_start:,}, which --learn-start lowers"
         screen.notice(f"No network will learn in {task.steps:,} steps: {after}.")
+    sees = hasattr(agent, "convolutions") and task.arcade is None and task.dynamics is None  # else there is no need to make an environment
+    if sees and (sentence := hardly_seen(task)) is not None:
+        screen.notice(sentence)
 
 
 def _value_of(option: str, arguments: list[str]) -> str | None:

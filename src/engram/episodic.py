@@ -300,7 +300,8 @@ def _stretches(
 ) -> models.Stretch:
     """Of each environment's episode, whose last `stored` steps end replay: its newest chunk, and cues from anywhere in it."""
     rows, envs = replay.transition.action.shape[:2]
-    stored = jnp.minimum(stored, rows - (replay.gist is not None))  # the newest gist has no action yet, and lies in the oldest row
+    # Of a film, the newest gist has no action yet, and lies in the oldest row.
+    stored = jnp.minimum(stored, rows - (replay.gist is not None and replay.next_gist is None))
     each = jnp.arange(envs)[:, None]
 
     def pairs(iteration):

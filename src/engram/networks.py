@@ -172,7 +172,7 @@ def choosable(spec: Spec, q: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
 def encode(spec: Spec, observation: Float[Array, "E ..."], scaled: bool, stretched: bool = False) -> Float[Array, "E S"]:
     """Observations as vectors; if `scaled`, each number with finite bounds is mapped from them to [-1, 1]; if `stretched`, only what is
     bound to stay smaller than 1 is multiplied, so that the larger bound becomes 1. Bytes always become [0, 1]."""
-    x = numbers(jnp.asarray(observation).reshape(observation.shape[0], -1))
+    x = numbers(jnp.asarray(observation).reshape(observation.shape[0], -1), spec.brightest)
     if spec.dtype == "uint8" or not (scaled or stretched) or not spec.low:
         return x
     low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)

@@ -32,6 +32,7 @@ from engram.scores import Scores
 from engram.tasks import Task, check, find, is_known
 from engram.tasks.atari import SKIP
 from engram.types import Agent, Spec
+from engram.vision import is_image
 
 POINTS = 100
 """at least so many points has a curve"""
@@ -95,9 +96,10 @@ class Training:
         needed = size(self.driver.template())
         there = memory_size()
         if there is not None and needed > there:
+            smaller = ", or make images smaller" if is_image(self.spec) and not self.spec.stack else ""
             raise EngramError(
                 f"These {len(self.seeds)} runs need {needed / 1e9:,.1f} GB and there are {there / 1e9:,.1f}: "
-                "lower seeds, replay or, where there is one, slots."
+                f"lower seeds, replay or, where there is one, slots{smaller}."
             )
 
     def restore(self) -> None:

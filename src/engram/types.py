@@ -16,6 +16,8 @@ class Spec:
     """how many there are to choose from"""
     dtype: str = "float32"
     """of the observations"""
+    brightest: int = 255
+    """the largest that a byte of an observation may be"""
     counts: tuple[int, ...] = ()
     """where the environment itself gives numbers for observations, which agents see as one-hot: how many there are of each"""
     starts: tuple[int, ...] = ()

@@ -24,16 +24,21 @@ LEAST = 5
 
 
 def is_image(spec: Spec) -> bool:
-    """Whether observations are images: bytes, of at least so many pixels each way, with or without an axis of channels."""
-    return spec.dtype == "uint8" and len(spec.shape) in (2, 3) and min(channels_first(spec.shape)[0][1:]) >= LEAST
+    """Whether observations are images: bytes, of at least so many pixels each way, with or without channels, alone or in a stack."""
+    return spec.dtype == "uint8" and len(spec.shape) in (2, 3, 4) and min(channels_first(spec.shape)[0][1:]) >= LEAST
 
 
 def channels_first(shape: tuple[int, ...]) -> tuple[tuple[int, int, int], tuple[int, ...]]:
-    """The shape of an image with its channels, the shorter one of its first and its last axis, in front, and the axes in that order."""
+    """The shape of an image with its channels in front, and the axes in that order. Height and width are equal neighbours or, where there
+    are none, the channels the shorter one of the first and the last axis. Of four axes the first is that of a stack, whose images have
+    channels of their own."""
     if len(shape) == 2:
         return (1, *shape), (0, 1)  # pyright: ignore
-    axes = (0, 1, 2) if shape[0] <= shape[2] else (2, 0, 1)
-    return tuple(shape[axis] for axis in axes), axes  # pyright: ignore
+    stack, (first, middle, last) = len(shape) - 3, shape[-3:]
+    is_last = first == middle if (first == middle) != (middle == last) else last < first
+    axes = (*range(stack), *(stack + axis for axis in ((2, 0, 1) if is_last else (0, 1, 2))))
+    *channels, height, width = (shape[axis] for axis in axes)
+    return (math.prod(channels), height, width), axes
 
 
 class Convolution(eqx.Module):
@@ -53,22 +58,22 @@ class Convolution(eqx.Module):
         return jax.nn.relu(seen @ self.linear.weight.T + self.linear.bias)
 
 
-def numbers(x: Shaped[Array, "..."]) -> Float[Array, "..."]:
+def numbers(x: Shaped[Array, "..."], brightest: int = 255) -> Float[Array, "..."]:
     """Bytes become [0, 1]."""
-    return x.astype(jnp.float32) / 255 if x.dtype == jnp.uint8 else x.astype(jnp.float32)
+    return x.astype(jnp.float32) / brightest if x.dtype == jnp.uint8 else x.astype(jnp.float32)
 
 
 def patches(x: Shaped[Array, "H W C"], kernel: int, stride: int) -> Shaped[Array, "h w X"]:
     """The squares of `kernel` pixels that a convolution sees, each in a row; edges that it does not reach are left out. They are put
     together from blocks of `stride` pixels, of which `kernel` must be a multiple."""
     blocks = kernel // stride
-    height, width = after((*x.shape[:2],), kernel, stride)
+    height, width = shrunk((*x.shape[:2],), kernel, stride)
     high, wide = height + blocks - 1, width + blocks - 1
     x = x[: high * stride, : wide * stride].reshape(high, stride, wide, stride, -1).transpose(0, 2, 1, 3, 4).reshape(high, wide, -1)
     return jnp.concatenate([x[i : i + height, j : j + width] for i in range(blocks) for j in range(blocks)], axis=-1)
 
 
-def after(sides: tuple[int, ...], kernel: int, stride: int) -> tuple[int, ...]:
+def shrunk(sides: tuple[int, ...], kernel: int, stride: int) -> tuple[int, ...]:
     """The sides of what a convolution makes of an image; none is above 0 where it is too small."""
     return tuple((side - kernel) // stride + 1 for side in sides)
 
@@ -79,7 +84,7 @@ def fitting(shape: tuple[int, ...], wanted: Convolutions) -> Sequence[tuple[int,
     def leaves(layers):
         sides = channels_first(shape)[0][1:]
         for _, kernel, stride in layers:
-            sides = after(sides, kernel, stride)
+            sides = shrunk(sides, kernel, stride)
         return min(sides)
 
     choices = CONVOLUTIONS[wanted], CONVOLUTIONS["nature"], *SMALLER
@@ -91,15 +96,18 @@ class Vision(eqx.Module):
 
     layers: tuple[Convolution, ...]
     shape: tuple[int, ...] = eqx.field(static=True)
+    brightest: int = eqx.field(static=True)
 
-    def __init__(self, shape: tuple[int, ...], layers: Sequence[tuple[int, int, int]], key: Key[Array, ""]):
+    def __init__(self, shape: tuple[int, ...], layers: Sequence[tuple[int, int, int]], key: Key[Array, ""], brightest: int = 255):
         channels = [channels_first(shape)[0][0], *(filters for filters, _, _ in layers)]
         keys = jax.random.split(key, len(layers))
         self.layers = tuple(Convolution(c, *layer, key=k) for c, layer, k in zip(channels, layers, keys, strict=False))
-        self.shape = shape
+        self.shape, self.brightest = shape, brightest
 
     def __call__(self, x: Shaped[Array, "S"]) -> Float[Array, "F"]:
         x = upright(self.shape, x).transpose(1, 2, 0)
+        if self.brightest != 255:
+            x = numbers(x, self.brightest)
         for layer in self.layers:
             x = layer(x)
         return x.ravel()
@@ -112,13 +120,16 @@ def upright(shape: tuple[int, ...], x: Shaped[Array, "S"]) -> Shaped[Array, "C H
 
 
 def small(shape: tuple[int, ...], x: Shaped[Array, "S"]) -> Float[Array, "F"]:
-    """An image in means of squares, 21 or a little more to its shorter side; edges that these do not reach are left out. Of more than
-    three channels, which are frames then, the first and the last."""
-    (channels, *sides), _ = channels_first(shape)
+    """An image in means of squares, 21 or a little more to its shorter side; edges that these do not reach are left out. Of a stack, which
+    more than three channels in front are, too, the first image and the last."""
+    (channels, *sides), axes = channels_first(shape)
     square = max(1, min(sides) // 21)
     height, width = (side // square for side in sides)
     frames = upright(shape, x)[:, : square * height, : square * width]
-    frames = numbers(frames[jnp.array([0, -1])] if channels > 3 else frames)
+    if len(shape) == 4 or (channels > 3 and axes == (0, 1, 2)):
+        each = channels // shape[0]
+        frames = jnp.concatenate([frames[:each], frames[-each:]])
+    frames = numbers(frames)
     return frames.reshape(-1, height, square, width, square).mean(axis=(2, 4)).ravel()
 
 
@@ -126,5 +137,5 @@ def features(vision: Vision) -> int:
     """How many numbers the convolutions find in an image."""
     sides = channels_first(vision.shape)[0][1:]
     for layer in vision.layers:
-        sides = after(sides, layer.kernel, layer.stride)
+        sides = shrunk(sides, layer.kernel, layer.stride)
     return math.prod(sides) * int(vision.layers[-1].linear.out_features)

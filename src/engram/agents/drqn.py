@@ -17,11 +17,11 @@ from engram.agents.shared import (
     epsilon,
     every,
     explore,
+    eyes,
     greedy,
     nothing_seen,
     rate,
     shown,
-    vision,
 )
 from engram.networks import Carried, Recurrent, applied, draw, fresh, in_turn, lived, optimiser, width
 from engram.options import Count, Range
@@ -86,7 +86,7 @@ class DRQN(TemporalDifference):
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
         check_replay(self, spec, self.length + 1, "one more than burn_in and sequence together")
         sizes = width(spec), self.hidden, self.lstm, spec.actions
-        q = draw(lambda key: Recurrent(sizes, key, vision=vision(spec, self.convolutions, key)), key)
+        q = draw(lambda key: Recurrent(sizes, key, vision=eyes(spec, self.convolutions, key)), key)
         nothing, count, carried = jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32), fresh(spec.envs, self.lstm)
         row = Row(nothing_seen(spec), count, carried, jnp.ones(spec.envs, bool), nothing, nothing)
         return State(

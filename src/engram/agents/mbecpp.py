@@ -178,7 +178,7 @@ class MBECpp(Episodic, Bootstrapping):
             "epsilon": chance,
             "value": jnp.mean(jnp.max(q, axis=-1)),
         }
-        if gist is not None:
+        if gist is not None and spec.envs > 1:
             metrics["gist"] = jnp.mean(jnp.std(gist, axis=0))  # how far it tells the environments apart; actions are of size 1
         return state._replace(life=life._replace(mind=mind, action=action)), action, metrics
 

@@ -81,9 +81,9 @@ class MFEC(Exploring):
         return State(tb.empty(spec.actions, slots, dim), projection, encoder, wt.empty(nothing, wt.places(spec.limit)))
 
     def new_encoder(self, key: Key[Array, ""], spec: Spec) -> Encoder:
-        if len(spec.shape) not in (2, 3):
+        if len(spec.shape) not in (2, 3, 4):
             raise EngramError(
-                f"A VAE needs images, arrays of two or three axes, but an observation has shape {spec.shape}: use encoder='projection'."
+                f"A VAE needs images, arrays of two to four axes, but an observation has shape {spec.shape}: use encoder='projection'."
             )
         shape, _ = channels_first(spec.shape)
         vae = VAE(shape, self.key_dim, key)
@@ -167,4 +167,4 @@ def project(draws: Float[Array, "S D"]) -> Float[Array, "S min(S,D)"]:
 def pictures(spec: Spec, observation: Array) -> Float[Array, "B C H W"]:
     """Images with values in [0, 1] and channels in front."""
     shape, axes = channels_first(spec.shape)
-    return numbers(observation).transpose(0, *(axis + 1 for axis in axes)).reshape(-1, *shape)
+    return numbers(observation, spec.brightest).transpose(0, *(axis + 1 for axis in axes)).reshape(-1, *shape)

@@ -9,7 +9,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from engram import replay as rp
-from engram.agents.shared import Common, cut_ends, greedy, network, nothing_seen, rate, shown, vision
+from engram.agents.shared import Common, cut_ends, eyes, greedy, network, nothing_seen, rate, shown
 from engram.errors import EngramError
 from engram.networks import MLP, Recurrent, Seeing, descend, fresh, in_turn, lived, optimiser, width
 from engram.options import Count, Positive, Probability, Range
@@ -141,11 +141,11 @@ class PPO(Common):
         def one(outputs):
             if not self.recurrent:
                 return network(spec, self.convolutions, (self.hidden, self.hidden, outputs), key, jnp.tanh)
-            return Recurrent((width(spec), self.hidden, self.lstm, outputs), key, jnp.tanh, vision(spec, self.convolutions, key))
+            return Recurrent((width(spec), self.hidden, self.lstm, outputs), key, jnp.tanh, eyes(spec, self.convolutions, key))
 
         actor, critic = one(spec.actions), one(1)
         actor = orthogonal(actor, 0.01, keys[0])
-        return Pair(actor, orthogonal(critic, 1.0, after(actor, keys[1])))
+        return Pair(actor, orthogonal(critic, 1.0, once_drawn(actor, keys[1])))
 
     @property
     def length(self) -> int:
@@ -273,11 +273,11 @@ def orthogonal(network: MLP | Seeing | Recurrent, last: float, key: Key[Array, "
     gains = [last if i == final else 2**0.5 for i in range(len(leaves))]
     drawn: list[Array] = []
     for x, gain, own in zip(leaves, gains, jax.random.split(key, len(leaves)), strict=True):
-        drawn.append(jax.nn.initializers.orthogonal(gain)(after(drawn, own), x.shape) if x.ndim == 2 else jnp.zeros_like(x))
+        drawn.append(jax.nn.initializers.orthogonal(gain)(once_drawn(drawn, own), x.shape) if x.ndim == 2 else jnp.zeros_like(x))
     return jax.tree.unflatten(tree, drawn)
 
 
-def after(drawn: PyTree, key: Key[Array, ""]) -> Key[Array, ""]:
+def once_drawn(drawn: PyTree, key: Key[Array, ""]) -> Key[Array, ""]:
     """The same key, but not before all this is drawn: of large orthogonal matrices JAX 0.10 draws one at a time on a CPU, or hangs."""
     is_odd = jnp.any(jnp.array([jnp.isnan(x.ravel()[0]) for x in jax.tree.leaves(drawn)], bool))  # which no compiler can know to be false
     data = jax.random.key_data(key)

@@ -120,9 +120,9 @@ def shown(options: Common, spec: Spec, observation: Shaped[Array, "E ..."]) -> S
     return observation.reshape(observation.shape[0], -1) if is_image(spec) else see(options, spec, observation)
 
 
-def vision(spec: Spec, convolutions: Convolutions, key: Key[Array, ""]) -> Vision | None:
+def eyes(spec: Spec, convolutions: Convolutions, key: Key[Array, ""]) -> Vision | None:
     """What sees observations that are images."""
-    return Vision(spec.shape, fitting(spec.shape, convolutions), key) if is_image(spec) else None
+    return Vision(spec.shape, fitting(spec.shape, convolutions), key, spec.brightest) if is_image(spec) else None
 
 
 def q_network(options: Bootstrapping, spec: Spec, key: Key[Array, ""]) -> MLP | Seeing:
@@ -132,8 +132,8 @@ def q_network(options: Bootstrapping, spec: Spec, key: Key[Array, ""]) -> MLP | 
 
 def network(spec: Spec, convolutions: Convolutions, sizes: tuple[int, ...], key: Key[Array, ""], activation=jax.nn.relu) -> MLP | Seeing:
     """Layers of these sizes on what is seen; images by convolutions."""
-    eyes = vision(spec, convolutions, key)
-    return MLP((width(spec), *sizes), key, activation) if eyes is None else Seeing(eyes, sizes, key, activation)
+    seeing = eyes(spec, convolutions, key)
+    return MLP((width(spec), *sizes), key, activation) if seeing is None else Seeing(seeing, sizes, key, activation)
 
 
 def blank_replay(options: Learning, spec: Spec) -> rp.Transition:
@@ -157,7 +157,7 @@ def nothing_seen(spec: Spec) -> Shaped[Array, "E S"]:
 
 
 def nothing_kept(spec: Spec) -> Shaped[Array, "E S"]:
-    """The same where a film, if there is one, has it already."""
+    """The same, but nothing where a film has it already."""
     return jnp.zeros((spec.envs, 0)) if spec.stack else nothing_seen(spec)
 
 

@@ -3,7 +3,7 @@
 from engram.tasks.checks import at_fault, blame, check, check_spaces, flag_fault, observation_fault, reward_fault
 from engram.tasks.classic import CartPole, MountainCar, Noise
 from engram.tasks.noise import BernoulliReward, GaussianReward, RepeatedObservation
-from engram.tasks.registry import Task, adapt, find, is_known, names
+from engram.tasks.registry import Task, adapt, find, hardly_seen, is_known, names
 
 __all__ = [
     "BernoulliReward",
@@ -20,6 +20,7 @@ __all__ = [
     "check_spaces",
     "find",
     "flag_fault",
+    "hardly_seen",
     "is_known",
     "names",
     "observation_fault",

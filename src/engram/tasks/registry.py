@@ -19,8 +19,11 @@ from engram.tasks.checks import blame, check_spaces, in_brief
 from engram.tasks.classic import CartPole, MountainCar, Noise
 from engram.tasks.noise import BernoulliReward, GaussianReward, RepeatedObservation
 from engram.types import Dynamics, Spec
+from engram.vision import is_image
 
 QUIET = Noise()
+FAINT = 16
+"""so many times what is seen may be the brightest that could be, and it is still seen well"""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Task:
             shape=space.shape,
             actions=int(actions.n),
             dtype="uint8" if space.dtype == np.uint8 else "float32",
+            brightest=max(1, int(space.high.max())) if space.dtype == np.uint8 else 255,
             **_numbering(env),
             low=() if image else self.low or _bounds(space.low),
             high=() if image else self.high or _bounds(space.high),
@@ -108,6 +112,22 @@ def find(task: str | Task | Callable[..., gym.Env], steps: int | None = None) ->
 def is_known(task: Task) -> bool:
     """Whether its name is enough to find it again. A function of your own may be called like a registered task."""
     return task.name.startswith(("gym:", "atari:")) or (task.name in TASKS and TASKS[task.name].make is task.make)
+
+
+def hardly_seen(task: Task) -> str | None:
+    """Why agents with convolutions will hardly see what the task shows, in a sentence, if it may be images."""
+    spec, env = task.spec(), task.make()
+    with blame(task.name, "reset"):
+        most = np.max(env.reset(seed=0)[0])
+        env.close()
+    if spec.dtype != "uint8" and is_image(replace(spec, dtype="uint8")):
+        return f"Observations of {task.name} are seen as plain numbers: images must be of bytes (numpy.uint8)."
+    if is_image(spec) and 0 < most <= spec.brightest / FAINT:
+        return (
+            f"Images of {task.name} begin with nothing above {most}, where their space allows {spec.brightest}, and are hardly seen: "
+            "if there is no more later, make that its upper bound."
+        )
+    return None
 
 
 def names() -> list[str]:
