@@ -135,7 +135,7 @@ def test_a_module_in_the_folder_where_one_is_is_found(capsys, monkeypatch, tmp_p
     small = ["--hidden", "8", "--slots", "64", "--neighbours", "3", "--seeds", "1", "--steps", "60", "--envs", "2"]
     main(["train", "mbec++", "gym:own_pictures:Pictures-v0", *small, "--out", "run"])
     assert str(tmp_path) not in sys.path
-    assert "begin with nothing above 9, where their space allows 255, and are hardly seen" in capsys.readouterr().err
+    assert "begin with nothing above 9, where their space allows 255, and may hardly be seen" in capsys.readouterr().err
     main(["eval", "run", "--episodes", "3"])
     sentence = complaint(capsys, "eval", "run", "--video", "one.gif")
     assert sentence == "engram: gym:own_pictures:Pictures-v0 cannot be shown: its __init__ takes no render_mode.\n"

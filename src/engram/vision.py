@@ -74,21 +74,22 @@ def patches(x: Shaped[Array, "H W C"], kernel: int, stride: int) -> Shaped[Array
 
 
 def shrunk(sides: tuple[int, ...], kernel: int, stride: int) -> tuple[int, ...]:
-    """The sides of what a convolution makes of an image; none is above 0 where it is too small."""
+    """The sides of what a convolution makes of an image; not above 0 where it is too small."""
     return tuple((side - kernel) // stride + 1 for side in sides)
+
+
+def places(shape: tuple[int, ...], layers: Sequence[tuple[int, int, int]]) -> tuple[int, ...]:
+    """What layers leave of the height and the width of an image."""
+    sides = channels_first(shape)[0][1:]
+    for _, kernel, stride in layers:
+        sides = shrunk(sides, kernel, stride)
+    return sides
 
 
 def fitting(shape: tuple[int, ...], wanted: Convolutions) -> Sequence[tuple[int, int, int]]:
     """The layers wanted or, where an image is too small for them, the first that it is not too small for."""
-
-    def leaves(layers):
-        sides = channels_first(shape)[0][1:]
-        for _, kernel, stride in layers:
-            sides = shrunk(sides, kernel, stride)
-        return min(sides)
-
     choices = CONVOLUTIONS[wanted], CONVOLUTIONS["nature"], *SMALLER
-    return next((layers for layers in choices if leaves(layers) >= LEFT), SMALLER[-1])
+    return next((layers for layers in choices if min(places(shape, layers)) >= LEFT), SMALLER[-1])
 
 
 class Vision(eqx.Module):
@@ -135,7 +136,5 @@ def small(shape: tuple[int, ...], x: Shaped[Array, "S"]) -> Float[Array, "F"]:
 
 def features(vision: Vision) -> int:
     """How many numbers the convolutions find in an image."""
-    sides = channels_first(vision.shape)[0][1:]
-    for layer in vision.layers:
-        sides = shrunk(sides, layer.kernel, layer.stride)
-    return math.prod(sides) * int(vision.layers[-1].linear.out_features)
+    filters = int(vision.layers[-1].linear.out_features)
+    return filters * math.prod(places(vision.shape, [(filters, layer.kernel, layer.stride) for layer in vision.layers]))

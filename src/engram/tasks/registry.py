@@ -116,18 +116,21 @@ def is_known(task: Task) -> bool:
 
 def hardly_seen(task: Task) -> str | None:
     """Why agents with convolutions will hardly see what the task shows, in a sentence, if it may be images."""
-    spec, env = task.spec(), task.make()
+    spec = task.spec()
+    if spec.dtype != "uint8" and is_image(replace(spec, dtype="uint8")):
+        return f"Observations of {task.name} are seen as plain numbers: images must be of bytes (numpy.uint8)."
+    if not is_image(spec):
+        return None
+    env = task.make()
     with blame(task.name, "reset"):
         most = np.max(env.reset(seed=0)[0])
         env.close()
-    if spec.dtype != "uint8" and is_image(replace(spec, dtype="uint8")):
-        return f"Observations of {task.name} are seen as plain numbers: images must be of bytes (numpy.uint8)."
-    if is_image(spec) and 0 < most <= spec.brightest / FAINT:
-        return (
-            f"Images of {task.name} begin with nothing above {most}, where their space allows {spec.brightest}, and are hardly seen: "
-            "if there is no more later, make that its upper bound."
-        )
-    return None
+    if most == 0 or most > spec.brightest / FAINT:
+        return None
+    return (
+        f"Images of {task.name} begin with nothing above {most}, where their space allows {spec.brightest}, and may hardly be seen: "
+        "if there is no more later, make that its upper bound."
+    )
 
 
 def names() -> list[str]:
