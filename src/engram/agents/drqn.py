@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from engram import replay as rp
 from engram.agents.shared import (
+    Sighted,
     TemporalDifference,
     check_replay,
     due,
@@ -28,7 +29,6 @@ from engram.options import Count, Range
 from engram.returns import td_target
 from engram.schedule import when
 from engram.types import Metrics, Spec, TimeStep
-from engram.vision import Convolutions
 
 
 class Row(NamedTuple):
@@ -58,7 +58,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DRQN(TemporalDifference):
+class DRQN(Sighted, TemporalDifference):
     """Q-learning with an LSTM, from sequences in replay that begin with the LSTM's state as it was."""
 
     mixes_games: ClassVar[bool] = False
@@ -75,9 +75,6 @@ class DRQN(TemporalDifference):
     """transitions of a sequence that are learnt from; with 1, no gradient goes back in time"""
     burn_in: Annotated[int, Range(0)] = 0
     """transitions before these that only bring the LSTM's state up to date"""
-    convolutions: Convolutions = "nature"
-    """what sees images: the three layers of Mnih et al. (2015), or the four of MBEC++'s paper; fewer and smaller ones where an image is
-    too small"""
 
     @property
     def length(self) -> int:

@@ -100,10 +100,10 @@ def take_in(
     transition, seen = store_transition(options, spec, life.replay.transition, life.seen, life.action, timestep, step)
     before, after = rp.store((life.replay.before, life.replay.after), (life.mind.before, life.mind.tau), step - 1)
     told, told_next, last = life.replay.gist, life.replay.next_gist, life.gist
-    if told_next is not None:  # beside the state and the next one
+    if told_next is not None:
         told, told_next = rp.store((told, told_next), (last, led_to), step - 1)
         last = gist
-    elif told is not None:  # beside the frame, as soon as that is there
+    elif told is not None:  # as with its film: what is told of a frame is that of the step before it, too
         told = rp.store(told, gist, step)
     over = timestep.terminated | timestep.truncated
     happened = Happened(seen if gist is None else gist, timestep.reward, over, ends(options, spec, timestep))

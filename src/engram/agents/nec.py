@@ -13,6 +13,7 @@ from engram import tables as tb
 from engram import waiting as wt
 from engram.agents.shared import (
     Learning,
+    Sighted,
     check_neighbours,
     check_replay,
     due,
@@ -32,7 +33,6 @@ from engram.networks import MLP, Seeing, choosable, clipped, draw, optimiser
 from engram.options import Count, Positive, Probability
 from engram.schedule import when
 from engram.types import Spec, TimeStep
-from engram.vision import Convolutions
 
 
 class Row(NamedTuple):
@@ -72,7 +72,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NEC(Learning):
+class NEC(Sighted, Learning):
     """Acts by a differentiable dictionary of N-step returns over learned keys."""
 
     learn_every: Count = 4
@@ -87,9 +87,6 @@ class NEC(Learning):
     """width of the embedding network's hidden layer"""
     embedding: Count = 64
     """length of a key"""
-    convolutions: Convolutions = "nature"
-    """what sees images: the three layers of Mnih et al. (2015), or the four of MBEC++'s paper; fewer and smaller ones where an image is
-    too small"""
     neighbours: Count = 50
     """K, how many entries a value is read from"""
     slots: Count = 500_000

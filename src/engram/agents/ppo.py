@@ -9,14 +9,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from engram import replay as rp
-from engram.agents.shared import Common, cut_ends, eyes, greedy, network, nothing_seen, rate, shown
+from engram.agents.shared import Common, Sighted, cut_ends, eyes, greedy, network, nothing_seen, rate, shown
 from engram.errors import EngramError
 from engram.networks import MLP, Recurrent, Seeing, descend, fresh, in_turn, lived, optimiser, width
 from engram.options import Count, Positive, Probability, Range
 from engram.returns import advantages
 from engram.schedule import when
 from engram.types import Spec, TimeStep
-from engram.vision import Convolutions
 
 
 class Pair(NamedTuple):
@@ -83,7 +82,7 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PPO(Common):
+class PPO(Sighted, Common):
     """Policy gradient that does not go further than the data allows, from several environments at once."""
 
     mixes_games: ClassVar[bool] = False
@@ -120,9 +119,6 @@ class PPO(Common):
     """its width"""
     sequence: Count = 16
     """steps through which its gradient goes back"""
-    convolutions: Convolutions = "nature"
-    """what sees images: the three layers of Mnih et al. (2015), or the four of MBEC++'s paper; fewer and smaller ones where an image is
-    too small"""
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
         self.check(spec)
@@ -279,6 +275,6 @@ def orthogonal(network: MLP | Seeing | Recurrent, last: float, key: Key[Array, "
 
 def once_drawn(drawn: PyTree, key: Key[Array, ""]) -> Key[Array, ""]:
     """The same key, but not before all this is drawn: of large orthogonal matrices JAX 0.10 draws one at a time on a CPU, or hangs."""
-    is_odd = jnp.any(jnp.array([jnp.isnan(x.ravel()[0]) for x in jax.tree.leaves(drawn)], bool))  # which no compiler can know to be false
+    never = jnp.any(jnp.array([jnp.isnan(x.ravel()[0]) for x in jax.tree.leaves(drawn)], bool))  # which no compiler can know
     data = jax.random.key_data(key)
-    return jax.random.wrap_key_data(jnp.where(is_odd, data + 1, data))
+    return jax.random.wrap_key_data(jnp.where(never, data + 1, data))

@@ -40,6 +40,15 @@ class Common:
 
 
 @dataclass(frozen=True)
+class Sighted:
+    """Options of agents other than the paper's whose networks see images."""
+
+    convolutions: Convolutions = "nature"
+    """what sees images: the three layers of Mnih et al. (2015), or the four of MBEC++'s paper; fewer and smaller ones where an image is
+    too small"""
+
+
+@dataclass(frozen=True)
 class Exploring(Common):
     """Options of every agent that now and then takes a random action."""
 
@@ -130,7 +139,13 @@ def q_network(options: Bootstrapping, spec: Spec, key: Key[Array, ""]) -> MLP | 
     return network(spec, options.convolutions, (*[options.hidden] * options.layers, spec.actions), key)
 
 
-def network(spec: Spec, convolutions: Convolutions, sizes: tuple[int, ...], key: Key[Array, ""], activation=jax.nn.relu) -> MLP | Seeing:
+def network(
+    spec: Spec,
+    convolutions: Convolutions,
+    sizes: tuple[int, ...],
+    key: Key[Array, ""],
+    activation: Callable[[Array], Array] = jax.nn.relu,
+) -> MLP | Seeing:
     """Layers of these sizes on what is seen; images by convolutions."""
     seeing = eyes(spec, convolutions, key)
     return MLP((width(spec), *sizes), key, activation) if seeing is None else Seeing(seeing, sizes, key, activation)
