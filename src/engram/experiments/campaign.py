@@ -353,7 +353,7 @@ Written by `engram campaign atari`; never by hand. Agent steps are a quarter of 
 {PROTOCOLS["classic"].about}. *Test score*: mean of {pace.TEST_GAMES} games and of the seeds; {judged(shown)}.
 *Training score*: mean of the last 10 games of training. *Human-normalised*: by the constants of DQN Zoo (`src/engram/data`).
 *Expected, earned*: the value of the best action as the agent sees it, and the discounted return of clipped rewards that followed, in the
-last tenth of training; older rows have neither.
+last tenth of training.
 {outdated(shown)}
 {markdown(head, lines)}{scoreboard.sections(shown)}"""
 
