@@ -1,6 +1,13 @@
 # Every target sets up what it needs: a virtual environment in .venv, made anew when pyproject.toml changes.
-PYTHON ?= $(shell for p in python3.12 python3.11 python3 python; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+FOUND = $(shell for p in python3.12 python3.11 python3 python; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+PYTHON ?= $(FOUND)
 BIN := .venv/bin
+
+# make offline PYTHON=3.12 names whom to pack for, as FOR=3.12 does, not who packs
+ifneq (,$(and $(filter offline,$(MAKECMDGOALS)),$(filter 3.%,$(PYTHON))))
+FOR := $(PYTHON)
+override PYTHON := $(FOUND)
+endif
 
 .PHONY: demo test check bench offline clean setup
 
