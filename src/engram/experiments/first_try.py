@@ -1,6 +1,6 @@
 """Does it work at the first try? Agents with their presets on Gymnasium's environments by which nothing here was chosen.
 
-    python -m engram.experiments.first_try run [--tasks Taxi-v3 ...] [--agents dqn-engram ...] [--out results/first-try]
+    python -m engram.experiments.first_try run [--tasks Taxi-v4 ...] [--agents dqn-engram ...] [--out results/first-try]
     python -m engram.experiments.first_try report [--out results/first-try]
 
 `run` leaves a JSON an environment and agent; what is there already is not repeated. `report` writes the tables.
@@ -19,7 +19,7 @@ from engram.report.statistics import summary
 from engram.tasks import find
 
 STEPS, SEEDS = 20_000, 5
-TASKS = ("CartPole-v1", "Acrobot-v1", "FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v3", "Blackjack-v1")
+TASKS = ("CartPole-v1", "Acrobot-v1", "FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v4", "Blackjack-v1")
 AGENTS = {name: (name, "paper") for name in ("random", "dqn", "mfec", "nec", "drqn", "ppo", "mbec", "mbec++")}
 AGENTS |= {f"{name}-engram": (name, "engram") for name in ("dqn", "mbec++")}
 Found = dict[tuple[str, str], dict]
