@@ -7,11 +7,16 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engram.errors import EngramError
+from engram.policy import row
 from engram.tasks import BernoulliReward, GaussianReward, Noise, RepeatedObservation, Task, check, find, hardly_seen, names
 from engram.tasks.checks import observation_fault, reward_fault
 from engram.tasks.classic import CartPole, MountainCar
+from engram.types import Part
 
 FINE = np.zeros(3, np.float32)
 
@@ -235,6 +240,45 @@ def test_discrete_observations_become_one_hot():
         assert (set(spec.low), set(spec.high)) == ({0.0}, {1.0})
 
 
+def test_dictionaries_and_tuples_become_one_row():
+    goal = spaces.Dict({"far": spaces.Box(0, 9, (1, 2)), "door": spaces.Discrete(3, start=1)})
+    space = spaces.Tuple([goal, spaces.MultiDiscrete([2, 2]), spaces.Box(-1, 1, ())])
+    seen = ({"far": np.array([[4, 5]], np.float32), "door": 3}, np.array([1, 0]), np.float32(0.5))
+    task = find(partial(Probe, seen, sees=space))
+    env, spec = task.make(), task.spec()
+    check(env, task.name)
+    assert env.reset()[0].tolist() == [0, 0, 1, 4, 5, 0, 1, 1, 0, 0.5]  # a Dict has its keys in the order of the alphabet
+    assert spec.high == (1, 1, 1, 9, 9, 1, 1, 1, 1, 1)
+    assert spec.low == (0, 0, 0, 0, 0, 0, 0, 0, 0, -1)
+    assert spec.parts[0] == Part((0, "door"), 0, (3,), (1,))
+    assert [part.path for part in spec.parts] == [(0, "door"), (0, "far"), (1,), (2,)]
+
+
+def spaces_within(inner):
+    tuples = st.lists(inner, min_size=1, max_size=3).map(spaces.Tuple)
+    return tuples | st.dictionaries(st.text(max_size=2), inner, min_size=1, max_size=3).map(spaces.Dict)
+
+
+SOME = st.one_of(
+    st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 4), st.integers(-2, 2)),
+    st.lists(st.integers(1, 3), min_size=1, max_size=3).map(spaces.MultiDiscrete),
+    st.integers(1, 3).map(spaces.MultiBinary),
+    st.lists(st.integers(1, 3), max_size=3).map(lambda shape: spaces.Box(-1, 1, tuple(shape))),
+)
+
+
+@given(spaces_within(st.recursive(SOME, spaces_within, max_leaves=5)), st.integers(0, 2**31))
+def test_a_policy_sees_dictionaries_and_tuples_as_training_did(space, seed):
+    """Against Gymnasium's own way, by which training goes; one observation, and three at once, as vector environments give them."""
+    parts = find(partial(Probe, sees=space)).spec().parts
+    space.seed(seed)
+    seen = [space.sample() for _ in range(3)]
+    wanted = np.stack([spaces.flatten(space, one) for one in seen])
+    np.testing.assert_array_equal(row(parts, seen[0]), wanted[0])
+    together = concatenate(space, seen, create_empty_array(space, 3))
+    np.testing.assert_array_equal(row(parts, together), wanted)
+
+
 def test_actions_that_do_not_start_at_0_are_shifted():
     task = find(partial(Probe, acts=spaces.Discrete(3, start=5)))
     env = task.make()
@@ -313,6 +357,9 @@ def test_an_action_space_that_cannot_be_used_is_named(space, cause):
         (spaces.Dict({"a": spaces.Box(0, 1)}), "a Dict.*FlattenObservation"),
         (spaces.Tuple([spaces.Box(0, 1)]), "a Tuple.*FlattenObservation"),
         (spaces.Discrete(3), "a Discrete.*FlattenObservation"),
+        (spaces.Dict({}), "a Dict that holds nothing"),
+        (spaces.Tuple([spaces.Discrete(2), spaces.Text(5)]), r"a Tuple that holds at \[1\] a Text.*FilterObservation"),
+        (spaces.Dict({"a": spaces.Dict({"eye": spaces.Box(0, 255, (9, 9, 3), np.uint8)})}), r"holds at \['a'\]\['eye'\] an image.*alone"),
         (spaces.Text(5), "a Text.*encode it"),
         (spaces.Graph(spaces.Box(0, 1), None), "a Graph.*encode it"),
         (spaces.Sequence(spaces.Box(0, 1)), "a Sequence.*encode it"),

@@ -458,6 +458,24 @@ def test_a_policy_takes_several_numbers_at_once():
     assert policy.act(np.array([[2, 3], [0, 0]])).shape == (2,)
 
 
+def test_a_policy_takes_dictionaries_as_they_are(tmp_path):
+    space = gym.spaces.Dict({"where": gym.spaces.Box(-1, 1, (2,)), "door": gym.spaces.Discrete(3)})
+    learnt = train(TINY, counted(space, gym.spaces.Discrete(2)), 1, 60, out=tmp_path / "run").policies[0]
+    policy = load(tmp_path / "run")
+    assert policy.spec == learnt.spec
+    seen = {"where": np.array([0.5, -0.5]), "door": 2}
+    assert policy.act(seen) == learnt.act(seen) == policy.choose(np.array([[0, 0, 1, 0.5, -0.5]]))[0]
+    assert policy.act({"where": np.zeros((4, 2)), "door": np.arange(4) % 3}).shape == (4,)
+    assert "must have ['door']: give the first thing" in complaint(policy.act, {"where": np.zeros(2)})
+    assert "must have ['door']: give the first thing" in complaint(policy.act, np.zeros(5))
+    assert "must be of whole numbers from 0 to 2, not" in complaint(policy.act, seen | {"door": 3})
+    assert "of one environment, or of as many" in complaint(policy.act, seen | {"door": np.arange(3)})
+    assert "must have shape (5,)" in complaint(policy.act, seen | {"where": np.zeros(3)})
+    other = gym.spaces.Dict({"where": gym.spaces.Box(-1, 1, (2,)), "gate": gym.spaces.Discrete(3)})
+    with pytest.raises(EngramError, match=r"whose parts was .*'door'.*, but Counted's is .*'gate'"):
+        resume(tmp_path / "run", task=counted(other, gym.spaces.Discrete(2)))
+
+
 def test_a_run_is_not_resumed_on_another_environment(tmp_path):
     train(Random(), counted(gym.spaces.Discrete(5), gym.spaces.Discrete(3)), 1, 20, out=tmp_path / "run")
     with pytest.raises(EngramError, match="actions was 3, but Counted's is 4"):

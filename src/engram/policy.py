@@ -1,6 +1,6 @@
 """A trained agent to act with: greedy, learning nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from engram.errors import EngramError
-from engram.types import Agent, Spec
+from engram.types import Agent, Part, Spec
 
 
 class Policy:
@@ -37,7 +37,7 @@ class Policy:
 
     def act(self, observation: Any) -> int | np.ndarray:
         """The action for an observation of the environment, or the actions for a batch of them; both as the environment counts them."""
-        seen = one_hot(self.spec, numbers(observation)) if self.spec.counts else numbers(observation)
+        seen = row(self.spec.parts, observation) if self.spec.parts else plain(self.spec, observation)
         is_one = seen.shape == self.spec.shape
         if not is_one and seen.shape[1:] != self.spec.shape:
             raise EngramError(f"An observation must have shape {self.spec.shape}, or (n, *that) for several, not {seen.shape}.")
@@ -78,11 +78,38 @@ def numbers(observation: Any) -> np.ndarray:
     raise EngramError("An observation must be of numbers: give the first thing that reset() or step() returns.")
 
 
-def one_hot(spec: Spec, observation: np.ndarray) -> np.ndarray:
-    """Numbered observations as agents see them."""
-    counted = observation[..., None] if len(spec.counts) == 1 else observation
-    is_whole = counted.dtype.kind in "iu" and counted.shape[-1:] == (len(spec.counts),)
-    places = counted - np.array(spec.starts) if is_whole else np.array(-1)
+def row(parts: Sequence[Part], observation: Any) -> np.ndarray:
+    """Dictionaries and tuples as agents see them: one part behind the other."""
+    rows = []
+    for part in parts:
+        found = observation
+        for key in part.path:
+            try:
+                found = found[key]
+            except (LookupError, TypeError):
+                where = "".join(f"[{key!r}]" for key in part.path)
+                raise EngramError(f"An observation must have {where}: give the first thing that reset() or step() returns.") from None
+        seen = numbers(found)
+        seen = seen.reshape(*seen.shape[: seen.ndim - part.rank], -1)
+        rows.append(one_hot(part, seen) if part.counts else seen)
+    try:
+        return np.concatenate(rows, axis=-1)
+    except ValueError:
+        raise EngramError("All parts of an observation must be of one environment, or of as many.") from None
+
+
+def plain(spec: Spec, observation: Any) -> np.ndarray:
+    """Arrays and numbers as agents see them."""
+    seen = numbers(observation)
+    if not spec.counts:
+        return seen
+    return one_hot(spec, seen[..., None] if len(spec.counts) == 1 else seen)
+
+
+def one_hot(spec: Spec | Part, observation: np.ndarray) -> np.ndarray:
+    """Numbers along the last axis, each of which counts something, as agents see them."""
+    is_whole = observation.dtype.kind in "iu" and observation.shape[-1:] == (len(spec.counts),)
+    places = observation - np.array(spec.starts) if is_whole else np.array(-1)
     if np.any((places < 0) | (places >= spec.counts)):
         what = " and ".join(f"{start} to {start + count - 1}" for start, count in zip(spec.starts, spec.counts, strict=True))
         raise EngramError(f"An observation must be of whole numbers from {what}, not {observation}.")

@@ -31,7 +31,7 @@ from engram.report.statistics import summary
 from engram.scores import Scores
 from engram.tasks import Task, check, find, is_known
 from engram.tasks.atari import SKIP
-from engram.types import Agent, Spec
+from engram.types import Agent, Part, Spec
 from engram.vision import is_image
 
 POINTS = 100
@@ -342,7 +342,7 @@ def reopen(
         return Training(agent, Task(name, "", lambda **_: _unknown(name)), seeds, steps, spec, folder, host)
     found = find(name if task is None else task, steps)
     now = found.spec(spec.envs, spec.iterations)
-    for field in ("shape", "actions", "dtype", "counts"):
+    for field in ("shape", "actions", "dtype", "counts", "parts"):
         if getattr(now, field) != getattr(spec, field):
             raise EngramError(
                 f"{path} was trained on an environment whose {field} was {getattr(spec, field)}, but {found.name}'s is "
@@ -398,7 +398,8 @@ def _spec(saved: dict[str, Any]) -> Spec:
     low = tuple(-np.inf if x is None else x for x in saved["low"])
     high = tuple(np.inf if x is None else x for x in saved["high"])
     tuples: dict[str, Any] = {name: tuple(saved[name]) for name in ("shape", "counts", "starts")}
-    return Spec(**saved | tuples | {"low": low, "high": high})  # pyright: ignore[reportArgumentType]
+    parts = tuple(Part(tuple(path), rank, tuple(counts), tuple(starts)) for path, rank, counts, starts in saved.get("parts", ()))
+    return Spec(**saved | tuples | {"low": low, "high": high, "parts": parts})  # pyright: ignore[reportArgumentType]
 
 
 def _numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:

@@ -6,6 +6,19 @@ from typing import Any, NamedTuple, Protocol
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 
+class Part(NamedTuple):
+    """A part of observations that are dictionaries or tuples, which agents see as one row of numbers."""
+
+    path: tuple[str | int, ...]
+    """where it lies, key by key"""
+    rank: int
+    """axes of what lies there"""
+    counts: tuple[int, ...] = ()
+    """where that is numbered: how many there are of each"""
+    starts: tuple[int, ...] = ()
+    """and from which number on each is counted"""
+
+
 @dataclass(frozen=True)
 class Spec:
     """What an agent must know of a task before it begins."""
@@ -22,6 +35,8 @@ class Spec:
     """where the environment itself gives numbers for observations, which agents see as one-hot: how many there are of each"""
     starts: tuple[int, ...] = ()
     """and from which number on each is counted"""
+    parts: tuple[Part, ...] = ()
+    """where the environment itself gives dictionaries or tuples: of what they are made, in the order in which agents see it"""
     first_action: int = 0
     """the environment's own number for the agent's action 0"""
     low: tuple[float, ...] = ()

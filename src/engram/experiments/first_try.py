@@ -20,8 +20,9 @@ from engram.tasks import find
 
 STEPS, SEEDS = 20_000, 5
 TASKS = ("CartPole-v1", "Acrobot-v1", "FrozenLake-v1", "FrozenLake8x8-v1", "Taxi-v4", "Blackjack-v1")
-AGENTS = {name: (name, "paper") for name in ("random", "dqn", "mfec", "nec", "drqn", "ppo", "mbec", "mbec++")}
-AGENTS |= {f"{name}-engram": (name, "engram") for name in ("dqn", "mbec++")}
+AGENTS = {name: make(name, "paper") for name in ("random", "dqn", "mfec", "nec", "drqn", "ppo", "mbec", "mbec++")}
+AGENTS |= {f"{name}-engram": make(name, "engram") for name in ("dqn", "mbec++")}
+AGENTS |= {f"{name}-engram-1": make(name, "engram", multi_step=1) for name in ("dqn", "mbec++")}
 Found = dict[tuple[str, str], dict]
 
 
@@ -44,11 +45,10 @@ class Run:
                 file = self.out / f"{task}-{name}.json"
                 if file.exists():
                     continue
-                agent = make(*AGENTS[name])
                 tasks = [find(f"gym:{task}", STEPS)] * SEEDS
-                scores, seconds = train(f"{task} {name}", agent, tasks, seeds, self.scratch, until)
-                how = {"task": task, "preset": AGENTS[name][1]} | protocol(agent, STEPS, seeds, SEEDS, seconds)
-                write_json(file, summary(curves(scores, 0, seeds)) | how)
+                scores, seconds = train(f"{task} {name}", AGENTS[name], tasks, seeds, self.scratch, until)
+                how = protocol(AGENTS[name], STEPS, seeds, SEEDS, seconds)
+                write_json(file, summary(curves(scores, 0, seeds)) | {"task": task} | how)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def page(found: Found) -> str:
 Written by `python -m engram.experiments.first_try report` from the files beside it; never by hand.
 
 Gymnasium's environments as they are, by which no option or preset here was chosen. Agents have the preset `paper`, those marked `-engram`
-the one of that name. {STEPS:,} steps, one environment a run, agent steps are environment steps; {SEEDS} seeds, mean ± standard error.
+the one of that name, and `-engram-1` that with TD targets of one reward instead of five (`--multi-step 1`). {STEPS:,} steps, one environment a run, agent steps are environment steps; {SEEDS} seeds, mean ± standard error.
 A score is the mean return of the last 10 training episodes. Trained on: {machines(found.values())}.
 
 Over the whole run (the area under the curve of scores, divided by its length):

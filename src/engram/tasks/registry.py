@@ -15,10 +15,10 @@ from gymnasium import spaces
 
 from engram.errors import EngramError, nearest_names
 from engram.tasks.atari import GAMES, LONGEST, PROTOCOLS, SKIP, STACK, Arcade, Console
-from engram.tasks.checks import blame, check_spaces, in_brief
+from engram.tasks.checks import blame, check_spaces, in_brief, is_row, leaves
 from engram.tasks.classic import CartPole, MountainCar, Noise
 from engram.tasks.noise import BernoulliReward, GaussianReward, RepeatedObservation
-from engram.types import Dynamics, Spec
+from engram.types import Dynamics, Part, Spec
 from engram.vision import is_image
 
 QUIET = Noise()
@@ -139,8 +139,9 @@ def names() -> list[str]:
 
 
 def adapt(env: gym.Env) -> gym.Env:
-    """Makes discrete observations one-hot and numbers the actions from 0; leaves all else as it is."""
-    if isinstance(getattr(env, "observation_space", None), spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+    """Makes discrete observations one-hot, dictionaries and tuples of numbers one row, and numbers the actions from 0; leaves all else as
+    it is."""
+    if is_row(getattr(env, "observation_space", None)):
         env = gym.wrappers.FlattenObservation(env)
     actions = getattr(env, "action_space", None)
     if isinstance(actions, spaces.Discrete) and actions.start != 0:
@@ -251,13 +252,24 @@ def _numbering(env: gym.Env) -> dict[str, Any]:
         inner = env.env
         if isinstance(env, gym.wrappers.TransformAction) and isinstance(inner.action_space, spaces.Discrete):
             found["first_action"] = int(inner.action_space.start)
-        match inner.observation_space if isinstance(env, gym.wrappers.FlattenObservation) else None:
-            case spaces.Discrete(n=n, start=start):
-                found |= {"counts": (int(n),), "starts": (int(start),)}
-            case spaces.MultiDiscrete(nvec=nvec, start=start):
-                found |= {"counts": tuple(map(int, nvec.ravel())), "starts": tuple(map(int, np.ravel(start)))}
+        if isinstance(env, gym.wrappers.FlattenObservation):
+            space = inner.observation_space
+            if isinstance(space, spaces.Dict | spaces.Tuple):
+                found["parts"] = tuple(Part(path, len(part.shape), **_counted(part)) for path, part in leaves(space))
+            found |= _counted(space)
         env = inner
     return found
+
+
+def _counted(space: spaces.Space) -> dict[str, tuple[int, ...]]:
+    """How numbered observations are counted."""
+    match space:
+        case spaces.Discrete(n=n, start=start):
+            return {"counts": (int(n),), "starts": (int(start),)}
+        case spaces.MultiDiscrete(nvec=nvec, start=start):
+            return {"counts": tuple(map(int, nvec.ravel())), "starts": tuple(map(int, np.ravel(start)))}
+        case _:
+            return {}
 
 
 def _limit(env: gym.Env) -> int | None:
