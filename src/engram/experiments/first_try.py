@@ -76,7 +76,8 @@ Written by `python -m engram.experiments.first_try report` from the files beside
 
 Gymnasium's environments as they are, by which no option or preset here was chosen. Agents have the preset `paper`, those marked `-engram`
 the one of that name, and `-engram-1` that with TD targets of one reward instead of five (`--multi-step 1`).
-{STEPS:,} steps, one environment a run, agent steps are environment steps; {SEEDS} seeds, mean ± standard error. A score is the mean return of the last 10 training episodes. Trained on: {machines(found.values())}.
+{STEPS:,} steps, one environment a run, agent steps are environment steps; {SEEDS} seeds, mean ± standard error. A score
+is the mean return of the last 10 training episodes. Trained on: {machines(found.values())}.
 
 Over the whole run (the area under the curve of scores, divided by its length):
 
