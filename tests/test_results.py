@@ -1,13 +1,14 @@
 """What is published is what the files say."""
 
 import json
+import re
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from engram.agents import make
-from engram.experiments import choosing, classic, research, solve, tuning
+from engram.experiments import choosing, classic, first_try, research, solve, tuning
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,3 +45,35 @@ def test_what_an_agents_page_says_of_cart_pole_is_what_the_files_say():
 def test_the_tables_of_what_was_tried_are_those_of_the_file():
     page = (ROOT / research.PAGE).read_text(encoding="utf-8")
     assert page == research.written(page, json.loads((ROOT / research.TRIALS).read_text()))
+
+
+def test_the_page_of_first_tries_is_that_of_its_files():
+    out = ROOT / "results" / "first-try"
+    found = first_try.load(out)
+    assert len(found) == len(first_try.TASKS) * len(first_try.AGENTS)
+    assert (out / "README.md").read_text(encoding="utf-8") == first_try.page(found)
+    for (_, name), result in found.items():
+        made = asdict(first_try.AGENTS[name])
+        assert {option: made[option] for option in result["options"]} == result["options"], f"{name} was trained with other options"
+
+
+def test_a_first_try_is_trained_once_and_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(first_try, "STEPS", 100)
+    run = first_try.Run(("FrozenLake-v1", "Blackjack-v1"), ("random", "dqn"), tmp_path / "out", scratch=tmp_path)
+    run()
+    assert capsys.readouterr().out.count("done in") == 4
+    run()
+    assert "done in" not in capsys.readouterr().out
+    first_try.Report(tmp_path / "out")()
+    page = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert first_try.ahead(first_try.load(tmp_path / "out"), "dqn") == "0 of 0 environments"
+    assert "| ppo | – | – | – | – | – | – |" in page
+    assert re.search(r"\| dqn \| – \| – \| \S+ ± \S+ \| – \| – \| \S+ ± \S+ \|", page)
+
+
+def test_who_is_ahead_is_counted_where_both_were_trained():
+    def of(area: float) -> dict:
+        return {"auc": {"mean": area}}
+
+    found = {("Taxi-v4", "dqn"): of(1), ("Taxi-v4", "dqn-engram"): of(2), ("Acrobot-v1", "dqn"): of(2), ("Acrobot-v1", "dqn-engram"): of(1)}
+    assert first_try.ahead(found | {("CartPole-v1", "dqn-engram"): of(9)}, "dqn") == "1 of 2 environments"

@@ -250,7 +250,7 @@ def test_dictionaries_and_tuples_become_one_row():
     assert env.reset()[0].tolist() == [0, 0, 1, 4, 5, 0, 1, 1, 0, 0.5]  # a Dict has its keys in the order of the alphabet
     assert spec.high == (1, 1, 1, 9, 9, 1, 1, 1, 1, 1)
     assert spec.low == (0, 0, 0, 0, 0, 0, 0, 0, 0, -1)
-    assert spec.parts[0] == Part((0, "door"), 0, (3,), (1,))
+    assert spec.parts[0] == Part((0, "door"), (), (3,), (1,))
     assert [part.path for part in spec.parts] == [(0, "door"), (0, "far"), (1,), (2,)]
 
 
@@ -262,7 +262,8 @@ def spaces_within(inner):
 SOME = st.one_of(
     st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 4), st.integers(-2, 2)),
     st.lists(st.integers(1, 3), min_size=1, max_size=3).map(spaces.MultiDiscrete),
-    st.integers(1, 3).map(spaces.MultiBinary),
+    st.just(spaces.MultiDiscrete([[2, 3], [4, 5]], start=[[1, 0], [-1, 2]])),
+    st.lists(st.integers(1, 3), min_size=1, max_size=2).map(spaces.MultiBinary),
     st.lists(st.integers(1, 3), max_size=3).map(lambda shape: spaces.Box(-1, 1, tuple(shape))),
 )
 
@@ -354,11 +355,13 @@ def test_an_action_space_that_cannot_be_used_is_named(space, cause):
 @pytest.mark.parametrize(
     ("space", "cause"),
     [
-        (spaces.Dict({"a": spaces.Box(0, 1)}), "a Dict.*FlattenObservation"),
-        (spaces.Tuple([spaces.Box(0, 1)]), "a Tuple.*FlattenObservation"),
-        (spaces.Discrete(3), "a Discrete.*FlattenObservation"),
-        (spaces.Dict({}), "a Dict that holds nothing"),
-        (spaces.Tuple([spaces.Discrete(2), spaces.Text(5)]), r"a Tuple that holds at \[1\] a Text.*FilterObservation"),
+        (spaces.Dict({"a": spaces.Box(0, 1)}), "a Dict.*find wrap it"),
+        (spaces.Tuple([spaces.Box(0, 1)]), "a Tuple.*find wrap it"),
+        (spaces.Discrete(3), "a Discrete.*find wrap it"),
+        (spaces.Dict({}), "a Dict that holds a Dict with nothing in it"),
+        (spaces.Tuple([spaces.Box(0, 1), spaces.Tuple([])]), r"a Tuple that holds at \[1\] a Tuple with nothing in it"),
+        (spaces.Dict({("a", 1): spaces.Box(0, 1)}), "keys that are neither words nor whole numbers"),
+        (spaces.Tuple([spaces.Discrete(2), spaces.Text(5)]), r"a Tuple that holds at \[1\] a Text.*TransformObservation"),
         (spaces.Dict({"a": spaces.Dict({"eye": spaces.Box(0, 255, (9, 9, 3), np.uint8)})}), r"holds at \['a'\]\['eye'\] an image.*alone"),
         (spaces.Text(5), "a Text.*encode it"),
         (spaces.Graph(spaces.Box(0, 1), None), "a Graph.*encode it"),
@@ -368,6 +371,9 @@ def test_an_action_space_that_cannot_be_used_is_named(space, cause):
 def test_an_observation_space_that_cannot_be_used_is_named(space, cause):
     with pytest.raises(EngramError, match=f"probe cannot be used.*observation_space.*{cause}"):
         check(Probe(sees=space), "probe")
+    if "find wrap it" not in cause:  # which nothing but itself will do
+        with pytest.raises(EngramError, match=f"Probe cannot be used.*observation_space.*{cause}"):
+            find(partial(Probe, sees=space)).spec()
 
 
 @pytest.mark.parametrize("space", ["action_space", "observation_space"])

@@ -466,14 +466,45 @@ def test_a_policy_takes_dictionaries_as_they_are(tmp_path):
     seen = {"where": np.array([0.5, -0.5]), "door": 2}
     assert policy.act(seen) == learnt.act(seen) == policy.choose(np.array([[0, 0, 1, 0.5, -0.5]]))[0]
     assert policy.act({"where": np.zeros((4, 2)), "door": np.arange(4) % 3}).shape == (4,)
-    assert "must have ['door']: give the first thing" in complaint(policy.act, {"where": np.zeros(2)})
-    assert "must have ['door']: give the first thing" in complaint(policy.act, np.zeros(5))
-    assert "must be of whole numbers from 0 to 2, not" in complaint(policy.act, seen | {"door": 3})
+    for wrong in ({"where": np.zeros(2)}, np.zeros(5), [seen, seen], (seen,)):
+        assert "An observation['door'] must be there: give the first thing" in complaint(policy.act, wrong)
+    assert "observation['door'] must be of whole numbers from 0 to 2, not [3]." in complaint(policy.act, seen | {"door": 3})
+    assert "observation['where'] must be of numbers" in complaint(policy.act, seen | {"where": None})
     assert "of one environment, or of as many" in complaint(policy.act, seen | {"door": np.arange(3)})
-    assert "must have shape (5,)" in complaint(policy.act, seen | {"where": np.zeros(3)})
+    assert "observation['where'] must have shape (2,), or (n, *that) for several, not (3,)" in complaint(
+        policy.act, seen | {"where": np.zeros(3)}
+    )
+    assert len(engram.evaluate(tmp_path / "run", task=counted(space, gym.spaces.Discrete(2)), episodes=3)[0]) == 3
+    resume(tmp_path / "run", task=counted(space, gym.spaces.Discrete(2)))
     other = gym.spaces.Dict({"where": gym.spaces.Box(-1, 1, (2,)), "gate": gym.spaces.Discrete(3)})
     with pytest.raises(EngramError, match=r"whose parts was .*'door'.*, but Counted's is .*'gate'"):
         resume(tmp_path / "run", task=counted(other, gym.spaces.Discrete(2)))
+
+
+def test_an_environment_that_somebody_has_flattened_stays_as_it_is(tmp_path):
+    space = gym.spaces.Dict({"where": gym.spaces.Box(-1, 1, (2,)), "door": gym.spaces.Discrete(3)})
+
+    def flat():
+        return gym.wrappers.FlattenObservation(counted(space, gym.spaces.Discrete(2))())
+
+    train(Random(), flat, 1, 20, out=tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["spec"].pop("parts") == []
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))  # as it was before there were parts
+    assert load(tmp_path / "run").act(np.array([0, 0, 1, 0.5, -0.5])) in (0, 1)
+    resume(tmp_path / "run", task=flat)
+
+
+def test_a_policy_takes_numbers_of_any_shape():
+    for space, seen in [
+        (gym.spaces.MultiDiscrete([5]), np.array([4])),
+        (gym.spaces.MultiDiscrete([[2, 3], [4, 5]]), np.array([[1, 2], [3, 4]])),
+        (gym.spaces.MultiBinary((2, 3)), np.ones((2, 3), np.int8)),
+        (gym.spaces.Discrete(2), True),
+    ]:
+        policy = train(Random(), counted(space, gym.spaces.Discrete(2)), 1, 20).policies[0]
+        assert policy.act(seen) in (0, 1)
+        assert policy.act(np.stack([seen] * 3)).shape == (3,)
 
 
 def test_a_run_is_not_resumed_on_another_environment(tmp_path):

@@ -1,6 +1,7 @@
 """A trained agent to act with: greedy, learning nothing."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any
@@ -69,33 +70,41 @@ def without_learning(agent: Agent, state: PyTree) -> PyTree:
     return state._replace(**within) if within else state
 
 
-def numbers(observation: Any) -> np.ndarray:
+def numbers(observation: Any, name: str = "An observation") -> np.ndarray:
     """What an environment showed."""
     with suppress(ValueError):  # of parts that are unlike each other
         found = np.asarray(observation)
         if found.dtype.kind in "biuf":
             return found
-    raise EngramError("An observation must be of numbers: give the first thing that reset() or step() returns.")
+    raise EngramError(f"{name} must be of numbers: give the first thing that reset() or step() returns.")
 
 
 def row(parts: Sequence[Part], observation: Any) -> np.ndarray:
     """Dictionaries and tuples as agents see them: one part behind the other."""
     rows = []
     for part in parts:
-        found = observation
-        for key in part.path:
-            try:
-                found = found[key]
-            except (LookupError, TypeError):
-                where = "".join(f"[{key!r}]" for key in part.path)
-                raise EngramError(f"An observation must have {where}: give the first thing that reset() or step() returns.") from None
-        seen = numbers(found)
-        seen = seen.reshape(*seen.shape[: seen.ndim - part.rank], -1)
-        rows.append(one_hot(part, seen) if part.counts else seen)
-    try:
-        return np.concatenate(rows, axis=-1)
-    except ValueError:
-        raise EngramError("All parts of an observation must be of one environment, or of as many.") from None
+        name = "An observation" + "".join(f"[{key!r}]" for key in part.path)
+        seen = numbers(_within(observation, part.path, name), name)
+        several = seen.shape[: seen.ndim - len(part.shape)]
+        if (*several, *part.shape) != seen.shape:
+            raise EngramError(f"{name} must have shape {part.shape}, or (n, *that) for several, not {seen.shape}.")
+        seen = seen.reshape(*several, math.prod(part.shape))
+        rows.append(one_hot(part, seen, name) if part.counts else seen)
+    if len({seen.shape[:-1] for seen in rows}) > 1:
+        raise EngramError("All parts of an observation must be of one environment, or of as many.")
+    return np.concatenate(rows, axis=-1)
+
+
+def _within(observation: Any, path: tuple[str | int, ...], name: str) -> Any:
+    """What lies there. Only dictionaries and tuples hold parts: a list is what somebody takes for a batch."""
+    key: Any
+    for key in path:
+        is_part = isinstance(observation, tuple) and key in range(len(observation))
+        is_entry = isinstance(observation, Mapping) and key in observation
+        if not is_part and not is_entry:
+            raise EngramError(f"{name} must be there: give the first thing that reset() or step() returns, or what vector environments do.")
+        observation = observation[key]
+    return observation
 
 
 def plain(spec: Spec, observation: Any) -> np.ndarray:
@@ -106,13 +115,13 @@ def plain(spec: Spec, observation: Any) -> np.ndarray:
     return one_hot(spec, seen[..., None] if len(spec.counts) == 1 else seen)
 
 
-def one_hot(spec: Spec | Part, observation: np.ndarray) -> np.ndarray:
+def one_hot(spec: Spec | Part, observation: np.ndarray, name: str = "An observation") -> np.ndarray:
     """Numbers along the last axis, each of which counts something, as agents see them."""
-    is_whole = observation.dtype.kind in "iu" and observation.shape[-1:] == (len(spec.counts),)
-    places = observation - np.array(spec.starts) if is_whole else np.array(-1)
+    is_whole = observation.dtype.kind in "biu" and observation.shape[-1:] == (len(spec.counts),)
+    places = observation.astype(int) - np.array(spec.starts) if is_whole else np.array(-1)
     if np.any((places < 0) | (places >= spec.counts)):
         what = " and ".join(f"{start} to {start + count - 1}" for start, count in zip(spec.starts, spec.counts, strict=True))
-        raise EngramError(f"An observation must be of whole numbers from {what}, not {observation}.")
+        raise EngramError(f"{name} must be of whole numbers from {what}, not {' '.join(str(observation).split())}.")
     return np.concatenate([np.eye(count, dtype=np.float32)[places[..., i]] for i, count in enumerate(spec.counts)], axis=-1)
 
 

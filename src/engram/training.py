@@ -398,7 +398,7 @@ def _spec(saved: dict[str, Any]) -> Spec:
     low = tuple(-np.inf if x is None else x for x in saved["low"])
     high = tuple(np.inf if x is None else x for x in saved["high"])
     tuples: dict[str, Any] = {name: tuple(saved[name]) for name in ("shape", "counts", "starts")}
-    parts = tuple(Part(tuple(path), rank, tuple(counts), tuple(starts)) for path, rank, counts, starts in saved.get("parts", ()))
+    parts = tuple(Part(*map(tuple, part)) for part in saved.get("parts", ()))
     return Spec(**saved | tuples | {"low": low, "high": high, "parts": parts})  # pyright: ignore[reportArgumentType]
 
 

@@ -11,8 +11,8 @@ class Part(NamedTuple):
 
     path: tuple[str | int, ...]
     """where it lies, key by key"""
-    rank: int
-    """axes of what lies there"""
+    shape: tuple[int, ...]
+    """of what lies there"""
     counts: tuple[int, ...] = ()
     """where that is numbered: how many there are of each"""
     starts: tuple[int, ...] = ()

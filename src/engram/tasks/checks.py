@@ -120,18 +120,21 @@ def check_spaces(env: gym.Env, name: str) -> None:
         raise EngramError(f"The environment {name} cannot be used as it is: {fault}.")
 
 
-def is_row(space: Any) -> bool:
-    """Whether observations that are no array can be seen as one row of numbers: numbered ones, and dictionaries and tuples of numbers."""
-    parts = [part for _, part in leaves(space)]
-    return bool(parts) and not isinstance(space, spaces.Box) and not any(map(_unfit, parts))
+def row_fault(space: spaces.Space) -> str | None:
+    """Why an observation cannot be seen as one row of numbers, which numbered ones are, and dictionaries and tuples of numbers; if so."""
+    for path, part in leaves(space):
+        if fault := _unfit(part):
+            where = " at " + "".join(f"[{key!r}]" for key in path) if path else ""
+            return f"its observation_space is {_kind(space)} that holds{where} {fault}, by gymnasium.wrappers.TransformObservation"
+    return None
 
 
-def leaves(space: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+def leaves(space: spaces.Space, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     """What dictionaries and tuples, one within another, are made of, and where it lies; of anything else, that itself."""
     match space:
-        case spaces.Dict():
+        case spaces.Dict() if space.spaces and all(isinstance(key, str | int) for key in space.spaces):
             parts = space.spaces.items()
-        case spaces.Tuple():
+        case spaces.Tuple() if space.spaces:
             parts = enumerate(space.spaces)
         case _:
             yield path, space
@@ -140,15 +143,17 @@ def leaves(space: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
         yield from leaves(part, (*path, key))
 
 
-def _unfit(space: Any) -> str | None:
+def _unfit(space: spaces.Space) -> str | None:
     """Why something cannot be a part of a row of numbers, if so."""
     match space:
         case spaces.Box() if space.dtype == np.uint8 and is_image(Spec(space.shape, 1, "uint8")):
-            return "an image, which a row of numbers garbles: show it alone or leave it out, by gymnasium.wrappers.TransformObservation"
+            return "an image, which a row of numbers garbles: show it alone or leave it out"
         case spaces.Box() | spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary():
             return None
+        case spaces.Dict() | spaces.Tuple():
+            return f"{_kind(space)} with nothing in it, or with keys that are neither words nor whole numbers: leave it out"
         case _:
-            return f"{_kind(space)}, which is no array of numbers: leave it out by gymnasium.wrappers.FilterObservation, or encode it"
+            return f"{_kind(space)}, which is no array of numbers: leave it out or encode it"
 
 
 def _reset(env: gym.Env, name: str, space: spaces.Box) -> None:
@@ -183,16 +188,8 @@ def _observation_space_fault(space: Any) -> str | None:
     match space:
         case spaces.Box():
             return None
-        case spaces.Dict() | spaces.Tuple() if not is_row(space):
-            path, fault = next(
-                ((path, fault) for path, part in leaves(space) if (fault := _unfit(part))), ((), "nothing: let it hold what is seen")
-            )
-            where = " at " + "".join(f"[{key!r}]" for key in path) if path else ""
-            return f"its observation_space is {_kind(space)} that holds{where} {fault}"
         case spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary() | spaces.Dict() | spaces.Tuple():
-            return (
-                f"its observation_space is {_kind(space)}, but {wanted}, or wrap the environment in gymnasium.wrappers.FlattenObservation"
-            )
+            return row_fault(space) or f"its observation_space is {_kind(space)}, but {wanted}, or let engram.tasks.find wrap it"
         case None:
             return f"it has no observation_space, and {wanted}, set in its __init__"
         case _:

@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from engram.errors import EngramError, nearest_names
 from engram.tasks.atari import GAMES, LONGEST, PROTOCOLS, SKIP, STACK, Arcade, Console
-from engram.tasks.checks import blame, check_spaces, in_brief, is_row, leaves
+from engram.tasks.checks import blame, check_spaces, in_brief, leaves, row_fault
 from engram.tasks.classic import CartPole, MountainCar, Noise
 from engram.tasks.noise import BernoulliReward, GaussianReward, RepeatedObservation
 from engram.types import Dynamics, Part, Spec
@@ -141,12 +141,21 @@ def names() -> list[str]:
 def adapt(env: gym.Env) -> gym.Env:
     """Makes discrete observations one-hot, dictionaries and tuples of numbers one row, and numbers the actions from 0; leaves all else as
     it is."""
-    if is_row(getattr(env, "observation_space", None)):
-        env = gym.wrappers.FlattenObservation(env)
+    space = getattr(env, "observation_space", None)
+    if space is not None and not isinstance(space, spaces.Box) and row_fault(space) is None:
+        env = Row(env)
     actions = getattr(env, "action_space", None)
     if isinstance(actions, spaces.Discrete) and actions.start != 0:
-        env = gym.wrappers.TransformAction(env, lambda action: action + actions.start, spaces.Discrete(actions.n))
+        env = Shifted(env, lambda action: action + actions.start, spaces.Discrete(actions.n))
     return env
+
+
+class Row(gym.wrappers.FlattenObservation):
+    """Wrapped around an environment by `adapt`, and so no matter of whoever uses it."""
+
+
+class Shifted(gym.wrappers.TransformAction):
+    """Alike, for actions."""
 
 
 def _gym(id: str, noise: Noise = QUIET, *, render_mode: str | None = None, **options) -> gym.Env:
@@ -250,13 +259,14 @@ def _numbering(env: gym.Env) -> dict[str, Any]:
     found: dict[str, Any] = {}
     while isinstance(env, gym.Wrapper):
         inner = env.env
-        if isinstance(env, gym.wrappers.TransformAction) and isinstance(inner.action_space, spaces.Discrete):
+        if isinstance(env, Shifted):
+            assert isinstance(inner.action_space, spaces.Discrete)
             found["first_action"] = int(inner.action_space.start)
-        if isinstance(env, gym.wrappers.FlattenObservation):
+        if isinstance(env, Row):
             space = inner.observation_space
-            if isinstance(space, spaces.Dict | spaces.Tuple):
-                found["parts"] = tuple(Part(path, len(part.shape), **_counted(part)) for path, part in leaves(space))
-            found |= _counted(space)
+            is_plain = isinstance(space, spaces.Discrete) or (len(space.shape or ()) == 1 and space.shape != (1,))
+            parts = tuple(Part(path, part.shape, **_counted(part)) for path, part in leaves(space))
+            found |= _counted(space) if is_plain else {"parts": parts}
         env = inner
     return found
 
