@@ -11,7 +11,8 @@ PAGES = [*ROOT.glob("*.md"), *(page for folder in ("docs", "results", "benchmark
 
 def anchors(page: Path) -> set[str]:
     """What GitHub calls a page's headings."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)  # where # begins a comment
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 

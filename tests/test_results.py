@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engram.agents import make
+from engram.errors import EngramError
 from engram.experiments import choosing, classic, first_try, research, solve, tuning
 
 ROOT = Path(__file__).parent.parent
@@ -64,6 +65,8 @@ def test_a_first_try_is_trained_once_and_shown(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.count("done in") == 4
     run()
     assert "done in" not in capsys.readouterr().out
+    with pytest.raises(EngramError, match=r"no 'dqn-engramm' in this experiment\. Did you mean dqn-engram"):
+        first_try.Run(agents=("dqn-engramm",), out=tmp_path / "out")()
     first_try.Report(tmp_path / "out")()
     page = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert first_try.ahead(first_try.load(tmp_path / "out"), "dqn") == "0 of 0 environments"
@@ -75,5 +78,12 @@ def test_who_is_ahead_is_counted_where_both_were_trained():
     def of(area: float) -> dict:
         return {"auc": {"mean": area}}
 
-    found = {("Taxi-v4", "dqn"): of(1), ("Taxi-v4", "dqn-engram"): of(2), ("Acrobot-v1", "dqn"): of(2), ("Acrobot-v1", "dqn-engram"): of(1)}
+    assert first_try.TASKS[0] == "CartPole-v1"
+    found = {
+        ("CartPole-v1", "dqn"): of(1),
+        ("Taxi-v4", "dqn"): of(1),
+        ("Taxi-v4", "dqn-engram"): of(2),
+        ("Acrobot-v1", "dqn"): of(2),
+        ("Acrobot-v1", "dqn-engram"): of(1),
+    }
     assert first_try.ahead(found | {("CartPole-v1", "dqn-engram"): of(9)}, "dqn") == "1 of 2 environments"

@@ -37,7 +37,8 @@ class Policy:
         self._first = which
 
     def act(self, observation: Any) -> int | np.ndarray:
-        """The action for an observation of the environment, or the actions for a batch of them; both as the environment counts them."""
+        """The action for an observation of the environment, or the actions for a batch of them as vector environments give it; both as the
+        environment counts them."""
         seen = row(self.spec.parts, observation) if self.spec.parts else plain(self.spec, observation)
         is_one = seen.shape == self.spec.shape
         if not is_one and seen.shape[1:] != self.spec.shape:

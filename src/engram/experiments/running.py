@@ -186,7 +186,12 @@ def protocol(agent: Agent, steps: int, seeds: Sequence[int], runs: int, seconds:
 
 def machines(protocols: Iterable[dict]) -> str:
     """On which devices, and from which commits."""
-    return "; ".join(sorted({f"{p['device']} (JAX {p['versions']['jax']}, commit {str(p['commit'])[:9]})" for p in protocols}))
+    return "; ".join(sorted({f"{p['device']} (JAX {p['versions']['jax']}, commit {_shortened(str(p['commit']))})" for p in protocols}))
+
+
+def _shortened(commit: str) -> str:
+    number, dash, changed = commit.partition("-")
+    return number[:9] + dash + changed
 
 
 def normalised(scores: Any, random: float, best: float) -> Any:
