@@ -151,11 +151,11 @@ def adapt(env: gym.Env) -> gym.Env:
 
 
 class Row(gym.wrappers.FlattenObservation):
-    """Wrapped around an environment by `adapt`, and so no matter of whoever uses it."""
+    """`adapt`'s own: what somebody has wrapped alike is left as they see it."""
 
 
 class Shifted(gym.wrappers.TransformAction):
-    """Alike, for actions."""
+    """The same, for actions."""
 
 
 def _gym(id: str, noise: Noise = QUIET, *, render_mode: str | None = None, **options) -> gym.Env:
