@@ -330,7 +330,8 @@ def test_what_is_no_observation_is_told(wrong):
 
 def test_observations_of_another_number_of_parts_are_told():
     policy = train(Random(), counted(gym.spaces.MultiDiscrete([3, 4]), gym.spaces.Discrete(3)), 1, 20).policies[0]
-    assert "must be of whole numbers from 0 to 2 and 0 to 3, not [1 2 1]" in complaint(policy.act, np.array([1, 2, 1]))
+    assert "must have shape (2,), or (n, *that) for several, not (3,)" in complaint(policy.act, np.array([1, 2, 1]))
+    assert "must be of whole numbers from 0 to 2 and 0 to 3, not [1 4]" in complaint(policy.act, np.array([1, 4]))
 
 
 def test_memory_that_does_not_suffice_is_told(monkeypatch):
@@ -488,11 +489,27 @@ def test_an_environment_that_somebody_has_flattened_stays_as_it_is(tmp_path):
         return gym.wrappers.FlattenObservation(counted(space, gym.spaces.Discrete(2))())
 
     train(Random(), flat, 1, 20, out=tmp_path / "run")
-    config = json.loads((tmp_path / "run" / "config.json").read_text())
-    assert config["spec"].pop("parts") == []
-    (tmp_path / "run" / "config.json").write_text(json.dumps(config))  # as it was before there were parts
     assert load(tmp_path / "run").act(np.array([0, 0, 1, 0.5, -0.5])) in (0, 1)
     resume(tmp_path / "run", task=flat)
+
+
+@pytest.mark.parametrize(
+    ("space", "seen", "before"),
+    [
+        (gym.spaces.Discrete(5, start=10), 14, {"counts": [5], "starts": [10]}),
+        (gym.spaces.MultiDiscrete([3, 4]), np.array([2, 3]), {"counts": [3, 4], "starts": [0, 0]}),
+        (gym.spaces.Box(-1, 1, (2,)), np.zeros(2), {"counts": [], "starts": []}),
+    ],
+)
+def test_a_run_from_before_observations_had_parts_goes_on(tmp_path, space, seen, before):
+    make = counted(space, gym.spaces.Discrete(2))
+    train(Random(), make, 1, 20, out=tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    del config["spec"]["parts"]
+    config["spec"] |= before
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    assert load(tmp_path / "run").act(seen) in (0, 1)
+    resume(tmp_path / "run", task=make)
 
 
 def test_a_policy_takes_numbers_of_any_shape():

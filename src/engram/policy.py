@@ -39,7 +39,7 @@ class Policy:
     def act(self, observation: Any) -> int | np.ndarray:
         """The action for an observation of the environment, or the actions for a batch of them as vector environments give it; both as the
         environment counts them."""
-        seen = row(self.spec.parts, observation) if self.spec.parts else plain(self.spec, observation)
+        seen = row(self.spec.parts, observation) if self.spec.parts else numbers(observation)
         is_one = seen.shape == self.spec.shape
         if not is_one and seen.shape[1:] != self.spec.shape:
             raise EngramError(f"An observation must have shape {self.spec.shape}, or (n, *that) for several, not {seen.shape}.")
@@ -81,7 +81,7 @@ def numbers(observation: Any, name: str = "An observation") -> np.ndarray:
 
 
 def row(parts: Sequence[Part], observation: Any) -> np.ndarray:
-    """Dictionaries and tuples as agents see them: one part behind the other."""
+    """What an environment shows as agents see it: one part behind the other."""
     rows = []
     for part in parts:
         name = "An observation" + "".join(f"[{key!r}]" for key in part.path)
@@ -108,22 +108,13 @@ def _within(observation: Any, path: tuple[str | int, ...], name: str) -> Any:
     return observation
 
 
-def plain(spec: Spec, observation: Any) -> np.ndarray:
-    """Arrays and numbers as agents see them."""
-    seen = numbers(observation)
-    if not spec.counts:
-        return seen
-    return one_hot(spec, seen[..., None] if len(spec.counts) == 1 else seen)
-
-
-def one_hot(spec: Spec | Part, observation: np.ndarray, name: str = "An observation") -> np.ndarray:
+def one_hot(part: Part, counted: np.ndarray, name: str) -> np.ndarray:
     """Numbers along the last axis, each of which counts something, as agents see them."""
-    is_whole = observation.dtype.kind in "biu" and observation.shape[-1:] == (len(spec.counts),)
-    places = observation.astype(int) - np.array(spec.starts) if is_whole else np.array(-1)
-    if np.any((places < 0) | (places >= spec.counts)):
-        what = " and ".join(f"{start} to {start + count - 1}" for start, count in zip(spec.starts, spec.counts, strict=True))
-        raise EngramError(f"{name} must be of whole numbers from {what}, not {' '.join(str(observation).split())}.")
-    return np.concatenate([np.eye(count, dtype=np.float32)[places[..., i]] for i, count in enumerate(spec.counts)], axis=-1)
+    places = counted.astype(int) - np.array(part.starts) if counted.dtype.kind in "biu" else np.array(-1)
+    if np.any((places < 0) | (places >= part.counts)):
+        what = " and ".join(f"{start} to {start + count - 1}" for start, count in zip(part.starts, part.counts, strict=True))
+        raise EngramError(f"{name} must be of whole numbers from {what}, not {' '.join(str(counted).split())}.")
+    return np.concatenate([np.eye(count, dtype=np.float32)[places[..., i]] for i, count in enumerate(part.counts)], axis=-1)
 
 
 @cache

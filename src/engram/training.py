@@ -342,7 +342,7 @@ def reopen(
         return Training(agent, Task(name, "", lambda **_: _unknown(name)), seeds, steps, spec, folder, host)
     found = find(name if task is None else task, steps)
     now = found.spec(spec.envs, spec.iterations)
-    for field in ("shape", "actions", "dtype", "counts", "parts"):
+    for field in ("shape", "actions", "dtype", "parts"):
         if getattr(now, field) != getattr(spec, field):
             raise EngramError(
                 f"{path} was trained on an environment whose {field} was {getattr(spec, field)}, but {found.name}'s is "
@@ -397,9 +397,11 @@ def _spec(saved: dict[str, Any]) -> Spec:
     """A spec as it was before JSON, which knows neither tuples nor infinity."""
     low = tuple(-np.inf if x is None else x for x in saved["low"])
     high = tuple(np.inf if x is None else x for x in saved["high"])
-    tuples: dict[str, Any] = {name: tuple(saved[name]) for name in ("shape", "counts", "starts")}
     parts = tuple(Part(*map(tuple, part)) for part in saved.get("parts", ()))
-    return Spec(**saved | tuples | {"low": low, "high": high, "parts": parts})  # pyright: ignore[reportArgumentType]
+    rest = {name: value for name, value in saved.items() if name not in ("counts", "starts")}
+    if counts := tuple(saved.get("counts", ())):  # so were numbered observations saved before there were parts
+        parts = (Part((), () if len(counts) == 1 else (len(counts),), counts, tuple(saved["starts"])),)
+    return Spec(**rest | {"shape": tuple(saved["shape"]), "low": low, "high": high, "parts": parts})  # pyright: ignore[reportArgumentType]
 
 
 def _numbers(seeds: int | Sequence[int]) -> tuple[int, ...]:

@@ -7,14 +7,14 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 
 class Part(NamedTuple):
-    """A part of observations that are dictionaries or tuples, which agents see as one row of numbers."""
+    """A part of what an environment shows, where agents see something else: one row of numbers."""
 
     path: tuple[str | int, ...]
-    """where it lies, key by key"""
+    """where it lies in dictionaries and tuples, key by key; empty where it is all there is"""
     shape: tuple[int, ...]
     """of what lies there"""
     counts: tuple[int, ...] = ()
-    """where that is numbered: how many there are of each"""
+    """where numbers count something, which agents see as one-hot: how many there are of each"""
     starts: tuple[int, ...] = ()
     """and from which number on each is counted"""
 
@@ -31,12 +31,8 @@ class Spec:
     """of the observations"""
     brightest: int = 255
     """the largest that a byte of an observation may be"""
-    counts: tuple[int, ...] = ()
-    """where the environment itself gives numbers for observations, which agents see as one-hot: how many there are of each"""
-    starts: tuple[int, ...] = ()
-    """and from which number on each is counted"""
     parts: tuple[Part, ...] = ()
-    """where the environment itself gives dictionaries or tuples: of what they are made, in the order in which agents see it"""
+    """where the environment itself shows something else than such a row: of what that is made, in the order in which agents see it"""
     first_action: int = 0
     """the environment's own number for the agent's action 0"""
     low: tuple[float, ...] = ()

@@ -255,7 +255,7 @@ def _bounds(values: np.ndarray) -> tuple[float, ...]:
 
 
 def _numbering(env: gym.Env) -> dict[str, Any]:
-    """How the environment inside `adapt`'s wrappers counts observations and actions."""
+    """How the environment inside `adapt`'s wrappers shows observations and counts actions."""
     found: dict[str, Any] = {}
     while isinstance(env, gym.Wrapper):
         inner = env.env
@@ -263,10 +263,7 @@ def _numbering(env: gym.Env) -> dict[str, Any]:
             assert isinstance(inner.action_space, spaces.Discrete)
             found["first_action"] = int(inner.action_space.start)
         if isinstance(env, Row):
-            space = inner.observation_space
-            is_plain = isinstance(space, spaces.Discrete) or (len(space.shape or ()) == 1 and space.shape != (1,))
-            parts = tuple(Part(path, part.shape, **_counted(part)) for path, part in leaves(space))
-            found |= _counted(space) if is_plain else {"parts": parts}
+            found["parts"] = tuple(Part(path, part.shape, **_counted(part)) for path, part in leaves(inner.observation_space))
         env = inner
     return found
 
