@@ -9,15 +9,18 @@ FOR := $(PYTHON)
 override PYTHON := $(FOUND)
 endif
 
-.PHONY: demo test check bench offline clean setup
+.PHONY: demo test test-all check bench offline clean setup
 
 demo: setup  ## train MBEC++ on noisy Cart Pole, ten seeds at once
 	$(BIN)/engram train mbec++ cartpole-gaussian
 
-test: setup  ## run the tests
+test: setup  ## run the tests that a change needs, in at most six minutes on two cores
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+test-all: setup  ## run all tests
 	$(BIN)/python -m pytest -n 2
 
-check: test  ## tests, format, lint and types
+check: setup  ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyright

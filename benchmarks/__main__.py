@@ -79,7 +79,7 @@ def describe(options: argparse.Namespace) -> dict:
             "cpu": _cpu(),
             "cores": cores,
             "device": jax.devices()[0].device_kind,
-            "system": f"{platform.system()} {platform.machine()}",
+            "system": f"{platform.system()} {platform.make_vec()}",
             "load": os.getloadavg(),
         },
         "versions": {"python": platform.python_version()} | {package: _version(package) for package in PACKAGES},

@@ -38,8 +38,7 @@ def ours(runs: tuple[int, ...]) -> list[Contender]:
         """`host` and `one` are iterations of a call, on Gymnasium and of one run in JAX; of more runs an eighth is enough."""
         base = Contender("Engram", name or algorithm.lower(), options, algorithm=algorithm, **more)
         every = [
-            replace(base, runs=r, iterations=one if more.get("memory") == "filling" else max(one // (8 if r > 1 else 1), min(one, 256)))
-            for r in runs
+            replace(base, runs=r, iterations=one if more.get("memory") == "filling" else max(one // (8 if r > 1 else 1), min(one, 256))) for r in runs
         ]
         return [replace(base, host=True, iterations=host)] * bool(host) + every
 

@@ -15,10 +15,10 @@ from benchmarks.contenders import Contender, Timing, entry, seconds, speed
 from benchmarks.tables import Table, number
 from benchmarks.training import Trainer, timed
 from engram import agents
+from engram.envs import get_task
+from engram.envs.atari import FRAME_SKIP, threads
 from engram.errors import EngramError
-from engram.records import size
-from engram.tasks import find
-from engram.tasks.atari import SKIP, threads
+from engram.checkpoint import size
 
 GAME, ENVS = "atari:seaquest", 16
 """all 18 actions make a difference in it"""
@@ -71,11 +71,11 @@ def measure(quick: bool, say, keep, only: list[str] | None = None) -> dict:
         say(f"{contender.name}, {contender.runs} runs")  # one after another: eight replays leave no room for others
         try:
             trainer = Trainer(contender)
-            clocks, before = clocked(trainer.driver), processors()
+            clocks, before = clocked(trainer.runner), processors()
             times = {"whole": [timed_to_the_end(trainer) for _ in range(rounds)]}
             parts = {name: spent / (rounds * iterations) for name, spent in clocks.items()}
             of_whole = {"parts": parts, "others": taken_by_others(before, processors())}
-            trainer.driver._send = trainer.driver._step = lambda *_: None
+            trainer.runner._send = trainer.runner._step = lambda *_: None
             times["device"] = [timed_to_the_end(trainer) for _ in range(rounds)]
             times |= halves(trainer, rounds)
             each, moved = trainer.bytes_per_run()["state"], MOVED * weights(trainer) * contender.options["updates"] * iterations
@@ -83,12 +83,12 @@ def measure(quick: bool, say, keep, only: list[str] | None = None) -> dict:
                 more = of_whole if part == "whole" else {}
                 measured.append(entry(replace(contender, algorithm=part), spent, bytes=each, moved=moved, **more))
             say(", ".join(f"{m['algorithm']}: {1e3 * seconds(m) / iterations:.2f} ms" for m in measured[-len(times) :]))
-            trainer.driver.close()
-            trainer.driver.arrays = ()
+            trainer.runner.close()
+            trainer.runner.device_agent.arrays = ()
         except (EngramError, jax.errors.JaxRuntimeError) as error:
             measured.append(asdict(contender) | {"failed": str(error).splitlines()[0]})
         keep(result)
-        gc.collect()  # a driver and what it has compiled hold each other
+        gc.collect()  # a runner and what it has compiled hold each other
     return result
 
 
@@ -107,11 +107,11 @@ def bandwidth(numbers: int) -> float:
     return 20 * 3 * x.nbytes / timed(often)["wall"]
 
 
-PARTS = {"act": "act", "choose": "_fetch", "send": "_send", "games": "_step", "upload": "_upload"}
-"""of an iteration, by the driver's methods"""
+PARTS = {"act": "select_actions", "choose": "_fetch", "send": "_send", "games": "_step", "upload": "_upload"}
+"""of an iteration, by the runner's methods"""
 
 
-def clocked(driver: Any) -> dict[str, float]:
+def clocked(runner: Any) -> dict[str, float]:
     """The seconds that each part takes, from now on."""
     spent = dict.fromkeys(PARTS, 0.0)
 
@@ -125,7 +125,7 @@ def clocked(driver: Any) -> dict[str, float]:
         return call
 
     for part, name in PARTS.items():
-        setattr(driver, name, clock(part, getattr(driver, name)))
+        setattr(runner, name, clock(part, getattr(runner, name)))
     return spent
 
 
@@ -143,36 +143,36 @@ def taken_by_others(before: list[int], after: list[int]) -> float:
 
 def weights(trainer: Trainer) -> int:
     """Bytes of the Q-networks of all runs."""
-    state = trainer.driver.carry.agent
+    state = trainer.runner.run_state.agent
     return size(state.semantic.q if hasattr(state, "semantic") else state.q)
 
 
 def timed_to_the_end(trainer: Trainer) -> Timing:
     """Learning is dispatched, not waited for; the clock stops when it is done."""
-    return timed(lambda: (trainer.driver.advance(trainer.contender.iterations), jax.block_until_ready(trainer.driver.arrays)))
+    return timed(lambda: (trainer.runner.advance(trainer.contender.iterations), jax.block_until_ready(trainer.runner.device_agent.arrays)))
 
 
 def halves(trainer: Trainer, rounds: int) -> dict[str, list[Timing]]:
     """Acting and learning alone, each waited for after every call."""
-    driver, calls = trainer.driver, trainer.contender.iterations
+    runner, calls = trainer.runner, trainer.contender.iterations
 
     def act():
         for _ in range(calls):
-            jax.block_until_ready(driver.act())
+            jax.block_until_ready(runner.select_actions())
 
     def learn():
         for _ in range(calls):
-            driver.learn()
-            jax.block_until_ready(driver.arrays)
+            runner.device_agent.learn()
+            jax.block_until_ready(runner.device_agent.arrays)
 
     return {"act": [timed(act) for _ in range(rounds)], "learn": [timed(learn) for _ in range(rounds)]}
 
 
 def consoles(runs: int, iterations: int, rounds: int) -> list[Timing]:
     """The games alone."""
-    arcade = find(GAME).arcade
+    arcade = get_task(GAME).arcade
     assert arcade is not None
-    machines = [arcade.machine(ENVS, threads(runs)) for _ in range(runs)]
+    machines = [arcade.make_vec(ENVS, threads(runs)) for _ in range(runs)]
     for machine in machines:
         machine.reset(seed=0)
     random = np.random.default_rng(0)
@@ -180,7 +180,7 @@ def consoles(runs: int, iterations: int, rounds: int) -> list[Timing]:
     def play():
         for _ in range(iterations):
             for machine in machines:
-                machine.send(random.integers(0, arcade.actions(), ENVS))
+                machine.send(random.integers(0, arcade.num_actions(), ENVS))
             for machine in machines:
                 machine.recv()
 
@@ -202,7 +202,7 @@ def tables(result: dict) -> list[Table]:
 
     for m in found:
         if "wall" in m:
-            cells = [number(speed(m)), number(speed(m) * SKIP), f"{1e3 * seconds(m) / m['iterations']:.2f}", floor(m)]
+            cells = [number(speed(m)), number(speed(m) * FRAME_SKIP), f"{1e3 * seconds(m) / m['iterations']:.2f}", floor(m)]
             more = f"{m['bytes'] / 2**30:.1f}" if "bytes" in m else "–", f"{m['others']:.0%}" if "others" in m else "–"
             rows.append([m["name"], m["algorithm"], str(m["runs"]), *cells, *more])
             for part, spent in m.get("parts", {}).items():

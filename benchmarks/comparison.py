@@ -65,9 +65,7 @@ class Worker:
         self.errors = stack.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
         command = [python, "-m", "benchmarks.worker", json.dumps(asdict(contender)), str(core)]
         pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, cwd=ROOT, env=os.environ | ONE_THREAD
-        )
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self.errors, text=True, cwd=ROOT, env=os.environ | ONE_THREAD)
         stack.callback(self.close)
         self.versions = self._answer()
 

@@ -17,7 +17,7 @@ PROTOCOL = (
 
 
 def network(torch: Any) -> Any:
-    """Convolutions, 512 units, a value an action."""
+    """EncoderName, 512 units, a value an action."""
     layers, channels, side = [], 4, 84
     for filters, kernel, stride in LAYERS:
         layers += [torch.nn.Conv2d(channels, filters, kernel, stride), torch.nn.ReLU()]

@@ -60,7 +60,7 @@ def pfrl(contender):
 
     def train(iterations):
         for _ in range(iterations):
-            seen, reward, terminated, truncated, _ = env.step(agent.act(here[0]))
+            seen, reward, terminated, truncated, _ = env.step(agent.step(here[0]))
             agent.observe(seen, reward, terminated, truncated)
             here[0] = env.reset()[0] if terminated or truncated else seen
 

@@ -9,7 +9,7 @@ from jax import lax
 from benchmarks.contenders import interleave, seconds
 from benchmarks.tables import Table, number
 from benchmarks.training import timed
-from engram.nearest import blockwise, nearest, two_kernels
+from engram.episodic.knn import blockwise, nearest, two_kernels
 
 PROTOCOL = (
     "Both compile and warm up untimed, then they take turns, each of as many calls as last about 50 ms. Medians over the "
@@ -21,7 +21,7 @@ GPU_WAYS = {"blockwise": blockwise, "two kernels": two_kernels}
 
 
 def plain(keys, filled, queries, k):
-    """All distances, then the k smallest."""
+    """All distances, then the k blockwise_topk."""
     squared = jnp.sum(queries**2, -1)[:, None] + jnp.sum(keys**2, -1) - 2 * jnp.matmul(queries, keys.T, precision="highest")
     squared = jnp.where(jnp.arange(keys.shape[0]) < filled, squared, jnp.inf)
     best, slots = lax.top_k(-squared, k)

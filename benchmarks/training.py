@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks.contenders import Contender, Timing
-from engram import agents, loop
-from engram.memory import Memory
-from engram.tasks import registry
+from engram import agents, runners
+from engram.envs import registry
+from engram.episodic.memory import Memory
 
 
 def timed(run: Callable[[], Any]) -> Timing:
@@ -20,31 +20,31 @@ def timed(run: Callable[[], Any]) -> Timing:
 
 
 class Trainer:
-    """A driver after its compilation; every call trains on, and says how long it took."""
+    """A runner after its compilation; every call trains on, and says how long it took."""
 
     def __init__(self, contender: Contender):
         self.contender = contender
-        task = registry.find(contender.task)
+        task = registry.get_task(contender.task)
         agent = agents.make(contender.agent, "paper", **contender.options)
-        runs = loop.every_seed([task], range(contender.runs))
-        self.driver: Any = loop.driver(agent, *runs, task.spec(contender.envs, contender.replay), host=contender.host)
-        self.driver.start()
+        runs = runners.cross_seeds([task], range(contender.runs))
+        self.runner: Any = runners.make_runner(agent, *runs, task.spec(contender.envs, contender.replay), use_gym=contender.host)
+        self.runner.start()
         if contender.memory == "full":
-            self.driver.carry = fill(self.driver.carry)
-        self.driver.advance(contender.iterations)
+            self.runner.run_state = fill(self.runner.run_state)
+        self.runner.advance(contender.iterations)
         if contender.memory == "filling":
-            self.driver.start()
+            self.runner.start()
 
     def __call__(self) -> Timing:
         if self.contender.memory == "anew":
-            self.driver.start()
-            jax.block_until_ready(self.driver.carry)
-        return timed(lambda: self.driver.advance(self.contender.iterations))
+            self.runner.start()
+            jax.block_until_ready(self.runner.run_state)
+        return timed(lambda: self.runner.advance(self.contender.iterations))
 
     def bytes_per_run(self) -> dict[str, int]:
         """Of everything, and of the episodic memory alone."""
-        memories = jax.tree.leaves(self.driver.carry, is_leaf=_is_memory)
-        sizes = {"state": self.driver.save()[0], "memory": [x for x in memories if _is_memory(x)]}
+        memories = jax.tree.leaves(self.runner.run_state, is_leaf=_is_memory)
+        sizes = {"state": self.runner.save()[0], "memory": [x for x in memories if _is_memory(x)]}
         return {name: sum(x.nbytes for x in jax.tree.leaves(tree)) // self.contender.runs for name, tree in sizes.items()}
 
 

@@ -1,11 +1,18 @@
 """Reinforcement learning with episodic memory: many runs in one compiled program."""
 
-from engram.agents import DQN, DRQN, MBEC, MFEC, NEC, PPO, MBECpp, Random, make
-from engram.errors import EngramError
-from engram.events import Events
-from engram.policy import Policy
-from engram.tasks import BernoulliReward, GaussianReward, RepeatedObservation, Task
-from engram.training import Progress, Result, evaluate, load, resume, train
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engram.agents import DQN, DRQN, MBEC, MFEC, NEC, PPO, MBECpp, Random, make, register
+    from engram.envs import BernoulliReward, GaussianReward, RepeatedObservation, Task
+    from engram.errors import EngramError
+    from engram.hooks import TimeBudget
+    from engram.loggers.tensorboard import TensorBoard
+    from engram.policy import Policy
+    from engram.training import Hook, Progress, Result, evaluate, load, resume, train
+    from engram.types import Agent
 
 __all__ = [
     "DQN",
@@ -14,10 +21,11 @@ __all__ = [
     "MFEC",
     "NEC",
     "PPO",
+    "Agent",
     "BernoulliReward",
     "EngramError",
-    "Events",
     "GaussianReward",
+    "Hook",
     "MBECpp",
     "Policy",
     "Progress",
@@ -25,9 +33,40 @@ __all__ = [
     "RepeatedObservation",
     "Result",
     "Task",
+    "TensorBoard",
+    "TimeBudget",
     "evaluate",
     "load",
     "make",
+    "register",
     "resume",
     "train",
 ]
+
+_MODULES = {
+    "agents": ("DQN", "DRQN", "MBEC", "MFEC", "NEC", "PPO", "MBECpp", "Random", "make", "register"),
+    "envs": ("BernoulliReward", "GaussianReward", "RepeatedObservation", "Task"),
+    "errors": ("EngramError",),
+    "hooks": ("TimeBudget",),
+    "loggers.tensorboard": ("TensorBoard",),
+    "policy": ("Policy",),
+    "types": ("Agent",),
+    "training": ("Hook", "Progress", "Result", "evaluate", "load", "resume", "train"),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name or a module on first use, so that `engram --help` needs no JAX."""
+    if name in _MODULE_OF:
+        value = getattr(import_module(f"engram.{_MODULE_OF[name]}"), name)
+    elif not name.startswith("_") and find_spec(f"engram.{name}") is not None:
+        value = import_module(f"engram.{name}")
+    else:
+        raise AttributeError(f"module 'engram' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,4 +1,4 @@
-"""What programs are compiled for."""
+"""The device that programs are compiled for."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ import jax
 
 
 def named_device() -> Any:
-    """The device or platform that was named, if any; programs are then compiled for it."""
+    """The device or platform that `jax.default_device` names; None if JAX chooses."""
     return jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def platform() -> str:
-    """Of the device that programs are compiled for."""
+    """The platform of the device that programs are compiled for, such as "cpu" or "gpu"."""
     device = named_device()
     return device.platform if isinstance(device, jax.Device) else device or jax.default_backend()

@@ -1,4 +1,4 @@
-"""Playing trained agents greedily, in environments of their own."""
+"""Evaluation of trained agents: returns of greedy episodes, in environments of their own."""
 
 import os
 
@@ -7,73 +7,88 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
+from engram.envs import Task, env_errors
 from engram.errors import EngramError
-from engram.loop.games import judging_seed, scores
 from engram.policy import Policy
-from engram.tasks import Task, blame
+from engram.vec_evaluator import NUM_EVAL_ENVS, evaluate_atari, evaluation_seed
 
-TOGETHER = 10
-"""environments played at once"""
-LONGEST = 2_000
-"""frames of a film of an Atari game"""
+MAX_ATARI_FRAMES = 2_000
+"""frames of a recorded Atari game"""
 
 
-def play(policy: Policy, task: Task, episodes: int, seed: int = 0, limit: int = 100_000) -> Float[np.ndarray, "episodes"]:
-    """The un-noised returns of greedy episodes. Each environment plays a fixed share: to count those that finish first would favour
-    short ones. An episode without end is left after `limit` steps. Atari's games are played as their protocol says."""
-    if task.arcade is not None:
+def evaluate_policy(
+    policy: Policy, task: Task, episodes: int, seed: int = 0, max_episode_steps: int = 100_000
+) -> Float[np.ndarray, "episodes"]:
+    """True returns of greedy episodes; Atari games are played as their protocol says.
+
+    Each environment plays a fixed share of the episodes: to take the first that end would favour
+    short ones. An episode that does not end is left after `max_episode_steps`.
+    """
+    if task.atari is not None:
         states = jax.tree.map(lambda x: x[None], policy.state)
-        return scores(policy.agent, policy.spec, states, [task], [seed], episodes)[0]
-    envs = [task.make() for _ in range(min(episodes, TOGETHER))]
-    numbers = [list(range(e, episodes, len(envs))) for e in range(len(envs))]  # of the episodes each environment plays
-    returns, ages = np.zeros(episodes), np.zeros(len(envs), int)
-    seen = np.stack([_begin(env, task.name, seed, own[0]) for env, own in zip(envs, numbers, strict=True)])
+        return evaluate_atari(policy.agent, policy.spec, states, [task], [seed], episodes)[0]
+    num_envs = min(episodes, NUM_EVAL_ENVS)
+    envs = [task.make() for _ in range(num_envs)]
+    queues = [list(range(e, episodes, num_envs)) for e in range(num_envs)]  # of episode indices
+    returns = np.zeros(episodes)
+    episode_steps = np.zeros(num_envs, int)
+    observation = np.stack([_reset(env, task.name, seed, e) for e, env in enumerate(envs)])
     policy.seed(seed)
     policy.reset()
-    while any(numbers):
-        actions = policy.choose(seen)
-        begun = np.zeros(len(envs), bool)
+    while any(queues):
+        actions = policy.act_batch(observation)
+        episode_start = np.zeros(num_envs, bool)
         for e, env in enumerate(envs):
-            if not numbers[e]:
+            if not queues[e]:
                 continue
-            with blame(task.name, "step"):
-                seen[e], reward, terminated, truncated, info = env.step(int(actions[e]))
-            returns[numbers[e][0]] += info.get("true_reward", reward)
-            ages[e] += 1
-            if terminated or truncated or ages[e] >= limit:
-                numbers[e].pop(0)
-                ages[e], begun[e] = 0, True
-                if numbers[e]:
-                    seen[e] = _begin(env, task.name, seed, numbers[e][0])
-        policy.reset(begun)
+            with env_errors(task.name, "step"):
+                observation[e], reward, terminated, truncated, info = env.step(int(actions[e]))
+            returns[queues[e][0]] += info.get("true_reward", reward)
+            episode_steps[e] += 1
+            if terminated or truncated or episode_steps[e] >= max_episode_steps:
+                queues[e].pop(0)
+                episode_steps[e] = 0
+                episode_start[e] = True
+                if queues[e]:
+                    observation[e] = _reset(env, task.name, seed, queues[e][0])
+        policy.reset(episode_start)
     for env in envs:
         env.close()
     return returns
 
 
-def to_film(task: Task) -> gym.Env:
-    """An environment that shows what happens in it."""
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pictures only: no window, and no complaint where there is no screen
+def make_render_env(task: Task) -> gym.Env:
+    """An environment that renders images."""
+    # Without a window, and without a warning if there is no screen.
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     return task.make(render_mode="rgb_array")
 
 
-def record(policy: Policy, task: Task, seed: int = 0, limit: int = 10_000) -> tuple[list[np.ndarray], float]:
-    """The frames of one greedy episode, and how many a second show it at its own pace."""
-    env = to_film(task)
-    seen = _begin(env, task.name, seed, 0)
+def record_episode(
+    policy: Policy, task: Task, seed: int = 0, max_frames: int = 10_000
+) -> tuple[list[np.ndarray], float]:
+    """The frames of one greedy episode, and the frames per second of its own pace."""
+    epsilon = 0.0
+    terminal_on_life_loss = False
+    if task.atari is not None:
+        # Games are long, and a greedy agent that never starts one would wait forever.
+        max_frames = min(max_frames, MAX_ATARI_FRAMES)
+        epsilon = task.atari.protocol.eval_epsilon
+        terminal_on_life_loss = task.atari.protocol.terminal_on_life_loss
+    env = make_render_env(task)
+    observation = _reset(env, task.name, seed, 0)
     policy.seed(seed)
     policy.reset()
-    frames, over = [_frame(env, task.name)], False
-    epsilon, life_ends, lives = 0.0, False, 0
-    if task.arcade is not None:  # games are long, and an agent that never presses the button would wait for ever
-        limit, epsilon, life_ends = min(limit, LONGEST), task.arcade.protocol.epsilon, task.arcade.protocol.life_ends
-    while not over and len(frames) < limit:
-        action = int(policy.choose(np.asarray(seen)[None], epsilon)[0])
-        with blame(task.name, "step"):
-            seen, _, terminated, truncated, info = env.step(action)
-        frames.append(_frame(env, task.name))
-        over = terminated or truncated
-        if life_ends and info["lives"] < lives:  # a trajectory ends where it does in training
+    frames = [_render(env, task.name)]
+    done = False
+    lives = 0
+    while not done and len(frames) < max_frames:
+        action = int(policy.act_batch(np.asarray(observation)[None], epsilon)[0])
+        with env_errors(task.name, "step"):
+            observation, _, terminated, truncated, info = env.step(action)
+        frames.append(_render(env, task.name))
+        done = terminated or truncated
+        if terminal_on_life_loss and info["lives"] < lives:  # a trajectory ends as in training
             policy.reset()
         lives = info.get("lives", 0)
     fps = env.metadata.get("render_fps", 30)
@@ -81,14 +96,17 @@ def record(policy: Policy, task: Task, seed: int = 0, limit: int = 10_000) -> tu
     return frames, fps
 
 
-def _begin(env: gym.Env, name: str, seed: int, episode: int) -> np.ndarray:
-    with blame(name, "reset"):
-        return np.asarray(env.reset(seed=judging_seed(seed, episode))[0])
+def _reset(env: gym.Env, name: str, seed: int, episode_index: int) -> np.ndarray:
+    with env_errors(name, "reset"):
+        return np.asarray(env.reset(seed=evaluation_seed(seed, episode_index))[0])
 
 
-def _frame(env: gym.Env, name: str) -> np.ndarray:
-    with blame(name, "render"):
+def _render(env: gym.Env, name: str) -> np.ndarray:
+    with env_errors(name, "render"):
         frame = env.render()
     if not isinstance(frame, np.ndarray):
-        raise EngramError(f"{name} cannot be filmed: its render() gave no picture with render_mode='rgb_array'.")
+        raise EngramError(
+            f"{name} cannot be recorded: its render() returned no image with "
+            "render_mode='rgb_array'."
+        )
     return frame

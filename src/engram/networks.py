@@ -1,34 +1,38 @@
-"""Feed-forward networks, how observations enter them, and the gradient step by which they learn."""
+"""Networks: MLPs, visual networks and LSTMs, their initialization, and their inputs."""
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
-from jax.core import eval_jaxpr
-from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Bool, Float, Key, PyTree, Shaped
 
-from engram.devices import platform
+from engram.encoders import CNN, EncoderName, is_image, make_encoder, to_float
 from engram.types import Spec
-from engram.vision import Vision, features, numbers
+
+Activation = Callable[[Array], Array]
+NormalizeObs = Literal["none", "bounds", "small"]
 
 
 class MLP(eqx.Module):
-    """Linear layers with ReLU, or another function, between them."""
+    """Linear layers with an activation between them."""
 
     layers: tuple[eqx.nn.Linear, ...]
-    activation: Callable[[Array], Array] = eqx.field(static=True)
+    activation: Activation = eqx.field(static=True)
 
-    def __init__(self, sizes: tuple[int, ...], key: Key[Array, ""], activation: Callable[[Array], Array] = jax.nn.relu):
+    def __init__(
+        self, sizes: tuple[int, ...], key: Key[Array, ""], activation: Activation = jax.nn.relu
+    ):
         self.activation = activation
         keys = jax.random.split(key, len(sizes) - 1)
-        self.layers = tuple(eqx.nn.Linear(a, b, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True))
+        self.layers = tuple(
+            eqx.nn.Linear(inputs, outputs, key=k)
+            for inputs, outputs, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
+        )
 
     def __call__(self, x: Float[Array, "S"]) -> Float[Array, "O"]:
         for layer in self.layers[:-1]:
@@ -36,188 +40,209 @@ class MLP(eqx.Module):
         return self.layers[-1](x)
 
 
-class Seeing(eqx.Module):
-    """Convolutions, and linear layers on what they find."""
+class VisualNetwork(eqx.Module):
+    """An image encoder and an MLP on its features."""
 
-    vision: Vision
+    encoder: CNN
     head: MLP
 
-    def __init__(self, vision: Vision, sizes: tuple[int, ...], key: Key[Array, ""], activation: Callable[[Array], Array] = jax.nn.relu):
-        self.vision = vision
-        self.head = MLP((features(vision), *sizes), key, activation)
+    def __init__(
+        self,
+        encoder: CNN,
+        sizes: tuple[int, ...],
+        key: Key[Array, ""],
+        activation: Activation = jax.nn.relu,
+    ):
+        self.encoder = encoder
+        self.head = MLP((encoder.num_features, *sizes), key, activation)
 
     def __call__(self, x: Shaped[Array, "S"]) -> Float[Array, "O"]:
-        return self.head(self.vision(x))
+        return self.head(self.encoder(x))
 
 
-def trunk(network: MLP | Seeing, x: Shaped[Array, "S"]) -> Float[Array, "F"]:
-    """What the convolutions find; what is seen itself where there are none."""
-    return network.vision(x) if isinstance(network, Seeing) else x
+Network = MLP | VisualNetwork
 
 
-def head(network: MLP | Seeing) -> MLP:
-    """The linear layers."""
-    return network.head if isinstance(network, Seeing) else network
+def make_network(
+    spec: Spec,
+    encoder_name: EncoderName,
+    sizes: tuple[int, ...],
+    key: Key[Array, ""],
+    activation: Activation = jax.nn.relu,
+) -> Network:
+    """An MLP of these sizes, on the features of an encoder if observations are images."""
+    encoder = make_encoder(spec, encoder_name, key)
+    if encoder is None:
+        return MLP((obs_size(spec), *sizes), key, activation)
+    return VisualNetwork(encoder, sizes, key, activation)
 
 
-def widened(network: MLP | Seeing, more: int) -> MLP | Seeing:
-    """A network whose linear layers have further inputs, which have no effect before it learns."""
+def encode(network: Network, x: Shaped[Array, "S"]) -> Float[Array, "F"]:
+    """The encoder's features; of a vector, the vector itself."""
+    return network.encoder(x) if isinstance(network, VisualNetwork) else x
+
+
+def head(network: Network) -> MLP:
+    """The layers after the encoder."""
+    return network.head if isinstance(network, VisualNetwork) else network
+
+
+def add_inputs(network: Network, count: int) -> Network:
+    """The network with `count` further inputs to its head, whose weights start at 0."""
     weight = head(network).layers[0].weight
-    wide = jnp.concatenate([weight, jnp.zeros((weight.shape[0], more))], axis=1)
-    return eqx.tree_at(lambda network: head(network).layers[0].weight, network, wide)
+    wider = jnp.concatenate([weight, jnp.zeros((weight.shape[0], count))], axis=1)
+    return eqx.tree_at(lambda network: head(network).layers[0].weight, network, wider)
 
 
-class Carried(NamedTuple):
-    """What an LSTM carries from step to step."""
+class LSTMState(NamedTuple):
+    """Hidden state h and cell state c."""
 
     h: Float[Array, "*B H"]
     c: Float[Array, "*B H"]
 
 
-def fresh(*batch: int) -> Carried:
-    """An LSTM that has seen nothing."""
-    return Carried(jnp.zeros(batch), jnp.zeros(batch))
+def zero_state(*shape: int) -> LSTMState:
+    """The state of an LSTM before its first input."""
+    return LSTMState(jnp.zeros(shape), jnp.zeros(shape))
 
 
-def lived(carried: PyTree, first: Bool[Array, "E"]) -> PyTree:
-    """What the LSTMs of E environments carry, nothing where an episode begins; for another number of environments than before, nothing."""
+def reset_where(state: PyTree, episode_start: Bool[Array, "E"]) -> PyTree:
+    """LSTM states of E environments, zero where an episode starts.
+
+    If E differs from the number of states, all of them are new environments and start at zero.
+    """
+    num_envs = episode_start.shape[0]
 
     def one(x):
-        known = x if x.shape[0] == first.shape[0] else jnp.zeros((first.shape[0], *x.shape[1:]))
-        return jnp.where(first[:, None], 0.0, known)
+        known = x if x.shape[0] == num_envs else jnp.zeros((num_envs, *x.shape[1:]))
+        return jnp.where(episode_start[:, None], 0.0, known)
 
-    return jax.tree.map(one, carried)
+    return jax.tree.map(one, state)
 
 
-def unroll(cell: eqx.nn.LSTMCell, carried: Carried, inputs: Float[Array, "T B X"], first: Bool[Array, "T B"]) -> Carried:
-    """What B LSTMs carry after each of T inputs; where an episode begins they forget what came before. The same as calling the cell T
-    times, but the part that needs no waiting is one product."""
+def unroll(
+    cell: eqx.nn.LSTMCell,
+    state: LSTMState,
+    inputs: Float[Array, "T B X"],
+    episode_start: Bool[Array, "T B"],
+) -> LSTMState:
+    """States of B LSTMs after each of T inputs, reset where an episode starts.
+
+    The same as calling the cell T times, but the products with the inputs are one.
+    """
     assert cell.bias is not None
-    lifted = inputs @ cell.weight_ih.T + cell.bias
+    projected = inputs @ cell.weight_ih.T + cell.bias
 
-    def one(carried, now):
-        lifted, first = now
-        h, c = lived(carried, first)
-        i, f, g, o = jnp.split(lifted + h @ cell.weight_hh.T, 4, axis=-1)
+    def one_step(state, inputs):
+        projected, episode_start = inputs
+        h, c = reset_where(state, episode_start)
+        i, f, g, o = jnp.split(projected + h @ cell.weight_hh.T, 4, axis=-1)
         c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-        carried = Carried(jax.nn.sigmoid(o) * jnp.tanh(c), c)
-        return carried, carried
+        state = LSTMState(jax.nn.sigmoid(o) * jnp.tanh(c), c)
+        return state, state
 
-    return lax.scan(one, carried, (lifted, first))[1]
+    return lax.scan(one_step, state, (projected, episode_start))[1]
 
 
-class Recurrent(eqx.Module):
-    """Convolutions where there are images, a layer with ReLU, or another function, an LSTM, and a linear layer."""
+class RecurrentNetwork(eqx.Module):
+    """Encoder (for images), a linear layer with activation, an LSTM, a linear layer."""
 
-    vision: Vision | None
-    enter: eqx.nn.Linear
+    encoder: CNN | None
+    embed: eqx.nn.Linear
     cell: eqx.nn.LSTMCell
     head: eqx.nn.Linear
-    activation: Callable[[Array], Array] = eqx.field(static=True)
+    activation: Activation = eqx.field(static=True)
 
     def __init__(
         self,
         sizes: tuple[int, int, int, int],
         key: Key[Array, ""],
-        activation: Callable[[Array], Array] = jax.nn.relu,
-        vision: Vision | None = None,
+        activation: Activation = jax.nn.relu,
+        encoder: CNN | None = None,
     ):
         inputs, hidden, lstm, outputs = sizes
-        if vision is not None:
-            inputs = features(vision)
+        if encoder is not None:
+            inputs = encoder.num_features
         keys = jax.random.split(key, 3)
-        self.vision = vision
-        self.enter = eqx.nn.Linear(inputs, hidden, key=keys[0])
+        self.encoder = encoder
+        self.embed = eqx.nn.Linear(inputs, hidden, key=keys[0])
         self.cell = eqx.nn.LSTMCell(hidden, lstm, key=keys[1])
         self.head = eqx.nn.Linear(lstm, outputs, key=keys[2])
         self.activation = activation
 
     def __call__(
-        self, carried: Carried, states: Shaped[Array, "T B S"], first: Bool[Array, "T B"]
-    ) -> tuple[Carried, Float[Array, "T B O"]]:
-        """What B LSTMs carry after each of T states, and what comes out there."""
-        see, enter, head = (jax.vmap(jax.vmap(layer)) for layer in (self.vision or (lambda x: x), self.enter, self.head))
-        carried = unroll(self.cell, carried, self.activation(enter(see(states))), first)
-        return carried, head(carried.h)
+        self, state: LSTMState, obs: Shaped[Array, "T B S"], episode_start: Bool[Array, "T B"]
+    ) -> tuple[LSTMState, Float[Array, "T B O"]]:
+        """States of B LSTMs after each of T observations, and the outputs there."""
+        layers = self.encoder or (lambda x: x), self.embed, self.head
+        encode, embed, head = (jax.vmap(jax.vmap(layer)) for layer in layers)
+        state = unroll(self.cell, state, self.activation(embed(encode(obs))), episode_start)
+        return state, head(state.h)
+
+    def one_step(
+        self, state: LSTMState, obs: Shaped[Array, "B S"]
+    ) -> tuple[LSTMState, Float[Array, "B O"]]:
+        """The same for one observation of each LSTM; the caller resets states."""
+        no_start = jnp.zeros((1, obs.shape[0]), bool)
+        return jax.tree.map(lambda x: x[0], self(state, obs[None], no_start))
 
 
-def draw(build: Callable[[Key[Array, ""]], PyTree], key: Key[Array, ""], he: bool = False) -> PyTree:
-    """What `build(key)` gives, layers even within 1 / sqrt(inputs), or by `he` normal with variance 2 / inputs and without a bias (He et
-    al. 2015), but from one draw: a draw for each layer takes seconds to compile."""
+def init_params(build: Callable[[Key[Array, ""]], PyTree], key: Key[Array, ""]) -> PyTree:
+    """`build(key)`, with weights and biases uniform within 1 / sqrt(inputs).
+
+    All come from one draw: a draw for each layer takes seconds to compile.
+    """
     shapes, tree = jax.tree.flatten(jax.eval_shape(build, key))
-    whole = (sum(math.prod(x.shape) for x in shapes),)
-    numbers = jax.random.normal(key, whole) if he else jax.random.uniform(key, whole, minval=-1.0, maxval=1.0)
-    parts = jnp.split(numbers, np.cumsum([math.prod(x.shape) for x in shapes])[:-1])
-    module = jax.tree.unflatten(tree, [part.reshape(x.shape) for part, x in zip(parts, shapes, strict=True)])
+    sizes = [math.prod(x.shape) for x in shapes]
+    uniforms = jax.random.uniform(key, (sum(sizes),), minval=-1.0, maxval=1.0)
+    parts = jnp.split(uniforms, np.cumsum(sizes)[:-1])
+    leaves = [part.reshape(x.shape) for part, x in zip(parts, shapes, strict=True)]
 
     def scale(layer):
-        inputs = layer.weight.shape[1] if isinstance(layer, eqx.nn.Linear) else layer.hidden_size
-        if he:
-            return jax.tree.map(lambda x: x * math.sqrt(2 / inputs) if x.ndim > 1 else jnp.zeros_like(x), layer)
+        is_linear = isinstance(layer, eqx.nn.Linear)
+        inputs = layer.weight.shape[1] if is_linear else layer.hidden_size
         return jax.tree.map(lambda x: x / math.sqrt(inputs), layer)
 
-    return jax.tree.map(scale, module, is_leaf=lambda x: isinstance(x, eqx.nn.Linear | eqx.nn.LSTMCell))
+    is_layer = lambda x: isinstance(x, eqx.nn.Linear | eqx.nn.LSTMCell)  # noqa: E731
+    return jax.tree.map(scale, jax.tree.unflatten(tree, leaves), is_leaf=is_layer)
 
 
-def width(spec: Spec) -> int:
-    """How many numbers an observation has."""
+def obs_size(spec: Spec) -> int:
+    """Numbers of a flattened observation."""
     return math.prod(spec.shape)
 
 
-def choosable(spec: Spec, q: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
-    """Values of which only those of actions that may be chosen are not minus infinity."""
-    return q if spec.allowed is None else jnp.where(jnp.arange(q.shape[-1]) < spec.allowed, q, -jnp.inf)
+def preprocess(
+    spec: Spec, observation: Shaped[Array, "E ..."], normalize_obs: NormalizeObs = "none"
+) -> Shaped[Array, "E S"]:
+    """Flattened observations as networks receive them: images as bytes, all else as floats."""
+    if is_image(spec):
+        return observation.reshape(observation.shape[0], -1)
+    return flatten_obs(spec, observation, normalize_obs)
 
 
-def encode(spec: Spec, observation: Float[Array, "E ..."], scaled: bool, stretched: bool = False) -> Float[Array, "E S"]:
-    """Observations as vectors; if `scaled`, each number with finite bounds is mapped from them to [-1, 1]; if `stretched`, only what is
-    bound to stay smaller than 1 is multiplied, so that the larger bound becomes 1. Bytes always become [0, 1]."""
-    x = numbers(jnp.asarray(observation).reshape(observation.shape[0], -1), spec.brightest)
-    if spec.dtype == "uint8" or not (scaled or stretched) or not spec.low:
+def flatten_obs(
+    spec: Spec, observation: Shaped[Array, "E ..."], normalize_obs: NormalizeObs = "none"
+) -> Float[Array, "E S"]:
+    """Observations as float vectors; bytes are scaled to [0, 1].
+
+    With "bounds" each number with finite bounds is mapped from them to [-1, 1]. With "small" only
+    numbers whose bounds lie within (-1, 1) are divided by the larger bound.
+    """
+    x = to_float(jnp.asarray(observation).reshape(observation.shape[0], -1), spec.pixel_max)
+    if spec.dtype == "uint8" or normalize_obs == "none" or not spec.low:
         return x
     low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
-    if not scaled:
-        largest = np.maximum(np.abs(low), np.abs(high))
-        return x / np.where((largest > 0) & (largest < 1), largest, 1)
+    if normalize_obs == "small":
+        bound = np.maximum(np.abs(low), np.abs(high))
+        return x / np.where((bound > 0) & (bound < 1), bound, 1)
     known = np.isfinite(low) & np.isfinite(high) & (high > low)
     low, high = np.where(known, low, -1), np.where(known, high, 1)
     return (2 * x - (low + high)) / (high - low)
 
 
-def optimiser(rate: float | Array, clip: float, eps: float = 1e-8) -> optax.GradientTransformation:
-    """Adam, with gradients no longer than `clip`."""
-    return optax.chain(optax.clip_by_global_norm(clip), optax.adam(rate, eps=eps))
-
-
-def descend(
-    optimiser: optax.GradientTransformation, loss: Callable[..., Any], params: PyTree, state: PyTree, *data: Any, has_aux: bool = False
-) -> tuple[PyTree, PyTree, Any]:
-    """One gradient step on `loss(params, *data)`: new parameters, new state of the optimiser, the loss before it (and, with `has_aux`,
-    what else it gives)."""
-    value, gradient = jax.value_and_grad(loss, has_aux=has_aux)(params, *data)
-    return *applied(optimiser, gradient, params, state), value
-
-
-def applied(optimiser: optax.GradientTransformation, gradient: PyTree, params: PyTree, state: PyTree) -> tuple[PyTree, PyTree]:
-    """New parameters, and the new state of the optimiser."""
-    updates, state = optimiser.update(gradient, state, params)
-    return optax.apply_updates(params, updates), state
-
-
-def in_turn(work: Callable[..., Any], *data: Any) -> Any:
-    """`work(*data)`. On a CPU `vmap` does the work of one run after that of another: what an LSTM computes with stays in the cache from
-    step to step."""
-    if platform() != "cpu":
-        return work(*data)
-    program, shape = jax.make_jaxpr(work, return_shape=True)(*data)  # nothing that differs between runs may come by closure
-
-    @sequential_vmap
-    def one(data, more):
-        return eval_jaxpr(program.jaxpr, more, *jax.tree.leaves(data))
-
-    return jax.tree.unflatten(jax.tree.structure(shape), one(data, program.consts))
-
-
-def clipped(x: Float[Array, "..."], norm: float) -> Float[Array, "..."]:
-    """The same, shortened where its norm is greater."""
-    return x * jnp.minimum(1.0, norm / jnp.maximum(jnp.linalg.norm(x), 1e-12))
+def mask_actions(spec: Spec, q: Float[Array, "*B A"]) -> Float[Array, "*B A"]:
+    """Values in which invalid actions have minus infinity."""
+    if spec.num_valid_actions is None:
+        return q
+    return jnp.where(jnp.arange(q.shape[-1]) < spec.num_valid_actions, q, -jnp.inf)

@@ -1,4 +1,4 @@
-"""Where a number comes from: versions, commit and device, which every published figure must name."""
+"""Versions, commit and device, which every published number must name."""
 
 import os
 import platform
@@ -13,10 +13,11 @@ from engram.devices import named_device
 
 
 def describe_machine() -> dict[str, Any]:
-    """Versions, commit and device: what a published number must name."""
+    """Versions, commit and device, for config.json and for result files."""
     packages = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "ale-py", "numpy")
     return {
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
+        "versions": {"python": platform.python_version()}
+        | {name: _version(name) for name in packages},
         "commit": _commit(),
         "device": getattr(_device(), "device_kind", str(_device())),
         "processors": os.cpu_count(),
@@ -26,21 +27,26 @@ def describe_machine() -> dict[str, Any]:
 
 def memory_size() -> int | None:
     """Bytes of memory of the device that computes, where known."""
-    device = _device()
-    if getattr(device, "platform", device) == "cpu":
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
-    return (device.memory_stats() or {}).get("bytes_limit")
+    if not _is_cpu():
+        return (_device().memory_stats() or {}).get("bytes_limit")
+    if not hasattr(os, "sysconf"):
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def memory_in_use() -> int | None:
     """Bytes in use of an accelerator's memory, where known."""
-    device = _device()
-    return None if getattr(device, "platform", device) == "cpu" else (device.memory_stats() or {}).get("bytes_in_use")
+    return None if _is_cpu() else (_device().memory_stats() or {}).get("bytes_in_use")
 
 
 def _device() -> Any:
-    """The one that computes."""
+    """The device that computes."""
     return named_device() or jax.devices()[0]
+
+
+def _is_cpu() -> bool:
+    device = _device()
+    return getattr(device, "platform", device) == "cpu"
 
 
 def _version(package: str) -> str | None:
@@ -51,17 +57,24 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of this source tree, with a mark where it was changed since; or what ENGRAM_COMMIT says, for a copy without history."""
+    """The commit of this source tree, marked where it was changed since.
+
+    For a copy without history the environment variable ENGRAM_COMMIT names it.
+    """
     if named := os.environ.get("ENGRAM_COMMIT"):
         return named
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", *arguments], cwd=here, capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
         if not git("ls-files", "provenance.py"):
             return None
-        return git("rev-parse", "HEAD") + ("-changed" if git("status", "--porcelain", "--untracked-files=no") else "")
+        return git("rev-parse", "HEAD") + (
+            "-changed" if git("status", "--porcelain", "--untracked-files=no") else ""
+        )
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -1,116 +1,152 @@
-"""The words in which tasks, agents and the loop speak to each other."""
+"""What environments, agents and runners pass to each other."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from engram.config import check_all
 
-class Part(NamedTuple):
-    """A part of what an environment shows, where agents see something else: one row of numbers."""
+
+class ObsLeaf(NamedTuple):
+    """One leaf of a nested or numbered observation space; agents see all leaves as one row."""
 
     path: tuple[str | int, ...]
-    """where it lies in dictionaries and tuples, key by key; empty where it is all there is"""
+    """keys and indices that lead to the leaf; empty if it is the whole observation"""
     shape: tuple[int, ...]
-    """of what lies there"""
-    counts: tuple[int, ...] = ()
-    """where numbers count something, which agents see as one-hot: how many there are of each"""
-    starts: tuple[int, ...] = ()
-    """and from which number on each is counted"""
+    nvec: tuple[int, ...] = ()
+    """for Discrete and MultiDiscrete leaves, which agents see as one-hot: the number of values"""
+    start: tuple[int, ...] = ()
+    """for the same leaves: the smallest value"""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What an agent must know of a task before it begins."""
+    """What an agent needs to know of a task before it starts."""
 
     shape: tuple[int, ...]
     """of one observation"""
-    actions: int
-    """how many there are to choose from"""
+    num_actions: int
     dtype: str = "float32"
     """of the observations"""
-    brightest: int = 255
-    """the largest that a byte of an observation may be"""
-    parts: tuple[Part, ...] = ()
-    """where the environment itself shows something else than such a row: of what that is made, in the order in which agents see it"""
-    first_action: int = 0
-    """the environment's own number for the agent's action 0"""
+    pixel_max: int = 255
+    """upper bound of uint8 observations"""
+    obs_leaves: tuple[ObsLeaf, ...] = ()
+    """leaves of the environment's own observation space, if it is flattened for the agent"""
+    action_offset: int = 0
+    """the environment's number for the agent's action 0"""
     low: tuple[float, ...] = ()
-    """smallest value of each number of an observation (flattened); infinite where unknown"""
+    """lower bound of each number of the flattened observation; infinite if unknown"""
     high: tuple[float, ...] = ()
-    """largest value of each number of an observation (flattened); infinite where unknown"""
-    limit: int | None = None
-    """steps after which an episode is cut, where known"""
-    limit_ends: bool = False
-    """whether being cut counts as an end, after which nothing is worth anything"""
-    stack: int = 0
-    """where an observation is a stack of frames along its first axis, of which the newest is the last: how many"""
-    allowed: Any = None
-    """where games with fewer actions share a program with others: how many this run may choose from, a number that may be traced"""
-    envs: int = 1
-    """environments of one run, in lockstep"""
-    iterations: int = 1_000_000
-    """how often the agent will act; no buffer need hold more"""
+    """upper bound of each number of the flattened observation; infinite if unknown"""
+    max_episode_steps: int | None = None
+    """time limit, if known"""
+    truncation_is_terminal: bool = False
+    """whether a truncated episode counts as terminated, so that nothing is bootstrapped"""
+    frame_stack: int = 0
+    """frames stacked along the first axis, newest last; 0 if observations are not stacks"""
+    num_valid_actions: Any = None
+    """if games with unlike action sets share a program: this run's actions, maybe traced"""
+    num_envs: int = 1
+    """parallel environments of one run"""
+    num_iterations: int = 1_000_000
+    """calls of `Agent.step` in the run; no buffer needs to hold more"""
 
 
 class TimeStep(NamedTuple):
-    """What the E environments of one run answered to the last actions. At the very first, only `observation` means anything."""
+    """What the E environments of one run returned for the last actions.
+
+    At the first iteration only `observation` is meaningful.
+    """
 
     observation: Float[Array, "E ..."]
-    """what is seen now: where an episode has just ended, the first observation of the next"""
+    """current observation; after an episode's end, the first one of the next episode"""
     reward: Float[Array, "E"]
     terminated: Bool[Array, "E"]
     truncated: Bool[Array, "E"]
-    final: Float[Array, "E ..."]
-    """what the last action led to: the same as `observation` unless the episode ended there; nothing where observations are stacks of
-    frames, since those games never end but for good"""
+    final_observation: Float[Array, "E ..."]
+    """observation that the last action led to, before any reset; empty for stacks of frames"""
+
+    @property
+    def done(self) -> Bool[Array, "E"]:
+        """Whether the last action ended the episode, by termination or truncation."""
+        return self.terminated | self.truncated
 
 
-class Outcome(NamedTuple):
-    """What one environment written in JAX answers to an action."""
+class EnvStep(NamedTuple):
+    """What one environment written in JAX returns for an action."""
 
     observation: Float[Array, "..."]
     reward: Float[Array, ""]
-    """as the agent sees it"""
+    """as the agent receives it, with noise"""
     true_reward: Float[Array, ""]
-    """as it is, for scoring"""
+    """without noise, for returns that are reported"""
     terminated: Bool[Array, ""]
     truncated: Bool[Array, ""]
 
 
-class Dynamics(Protocol):
-    """A task written in JAX: one environment, pure functions. `params` is a pytree of numbers that may differ from run to run."""
+class JaxEnv(Protocol):
+    """One environment as pure functions; `params` is a pytree that may differ between runs."""
 
     def reset(self, params: PyTree, key: Key[Array, ""]) -> tuple[PyTree, Float[Array, "..."]]: ...
 
-    def step(self, params: PyTree, state: PyTree, action: Int[Array, ""], key: Key[Array, ""]) -> tuple[PyTree, Outcome]: ...
+    def step(
+        self, params: PyTree, state: PyTree, action: Int[Array, ""], key: Key[Array, ""]
+    ) -> tuple[PyTree, EnvStep]: ...
 
 
 Metrics = dict[str, Float[Array, ""]]
 
 
-class Agent(Protocol):
-    """A frozen dataclass of hyper-parameters with these functions, each written for one run. `step` counts the calls of `act`
-    before this one; it is the same for all runs, so that periodic work can be skipped in earnest."""
+class Agent:
+    """Base of all agents: a frozen dataclass of options with these functions, each for one run.
 
-    def init(self, key: Key[Array, ""], spec: Spec) -> PyTree: ...
+    `step` is the iteration, the number of earlier calls of `Agent.step`. It is the same for all
+    runs, so that periodic work can be skipped in all of them at once (`periodic.periodically`).
+    """
 
-    def act(
+    name: ClassVar[str] = ""
+    """set by `engram.register`"""
+    supports_action_mask: ClassVar[bool] = False
+    """whether it heeds `Spec.num_valid_actions`"""
+
+    # Options that runners use; an agent with such an option overrides the value here.
+    gamma: float = 0.99
+    clip_rewards: bool = True
+    learning_starts: int = 0
+    gradient_steps: int = 1
+
+    def __post_init__(self):
+        check_all(self)
+
+    def init(self, key: Key[Array, ""], spec: Spec) -> Any:
+        """The agent's state before the first step."""
+        raise NotImplementedError
+
+    def step(
         self, state: Any, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]
-    ) -> tuple[PyTree, Int[Array, "E"], Metrics]:
-        """Stores what happened, carries the trajectory on, chooses."""
-        ...
+    ) -> tuple[Any, Int[Array, "E"], Metrics]:
+        """Stores the last transition and selects the next actions."""
+        raise NotImplementedError
 
-    def learn(self, state: Any, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]) -> tuple[PyTree, Metrics]: ...
+    def learn(
+        self, state: Any, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]
+    ) -> tuple[Any, Metrics]:
+        """Updates networks, if any are due."""
+        return state, {}
 
-    def play(
+    def act_greedy(
         self,
         state: Any,
         spec: Spec,
         observation: Float[Array, "E ..."],
-        first: Bool[Array, "E"],
+        episode_start: Bool[Array, "E"],
         key: Key[Array, ""],
         epsilon: Float[Array, ""] | float = 0.0,
-    ) -> tuple[PyTree, Int[Array, "E"]]:
-        """The greedy action or, with probability epsilon, any; learning nothing. `first` marks the environments where an episode begins."""
-        ...
+    ) -> tuple[Any, Int[Array, "E"]]:
+        """Greedy actions, random with probability `epsilon`; learns nothing."""
+        raise NotImplementedError
+
+    def policy_state(self, state: Any) -> Any:
+        """The part of the state that `act_greedy` needs, without replay buffer and optimizers."""
+        return state

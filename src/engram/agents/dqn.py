@@ -1,4 +1,4 @@
-"""Deep Q-network (Mnih et al. 2015), as the paper's baseline: a ReLU network, a target copy, uniform replay."""
+"""Deep Q-network (Mnih et al. 2015), the paper's baseline."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -8,107 +8,134 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
-from engram import replay as rp
-from engram.agents.shared import (
-    Bootstrapping,
-    blank_replay,
-    due,
-    epsilon,
-    explore,
-    greedy,
-    nothing_kept,
-    q_network,
-    rate,
-    renewed,
-    repeated,
-    shown,
-    take_in,
-)
-from engram.networks import MLP, Seeing, choosable, descend, draw, optimiser
-from engram.returns import td_loss, td_target
-from engram.schedule import when
+from engram import replay_buffer
+from engram.agents import common
+from engram.agents.common import CommonConfig, QLearningConfig, ReplayConfig
+from engram.networks import Network, init_params, mask_actions
+from engram.optim import gradient_step
+from engram.periodic import periodically
+from engram.replay_buffer import Transition
+from engram.targets import td_loss, td_target
 from engram.types import Metrics, Spec, TimeStep
 
 
 class State(NamedTuple):
-    q: MLP | Seeing
-    q_target: MLP | Seeing
-    optimiser: PyTree
-    replay: rp.Transition
-    seen: Shaped[Array, "E S"]
+    q: Network
+    q_target: Network
+    opt_state: PyTree
+    replay: Transition
+    obs: Shaped[Array, "E S"]
     action: Int[Array, "E"]
 
 
-class Drawn(NamedTuple):
-    """What updates take from replay, and what the target copy says of it."""
+class TDInputs(NamedTuple):
+    """A batch from replay, with the target network's values, which no gradient step changes."""
 
-    state: Shaped[Array, "B S"]
+    obs: Shaped[Array, "B S"]
     action: Int[Array, "B"]
-    reward: Float[Array, "B"]
-    """gathered over the steps of a target"""
+    n_step_return: Float[Array, "B"]
     discount: Float[Array, "B"]
-    """of what follows them"""
-    end: Float[Array, "B"]
-    q_next: Float[Array, "B A"]
-    next_state: Shaped[Array, "B S"] | None = None
-    """where the network itself chooses in it"""
+    terminal: Float[Array, "B"]
+    next_q_target: Float[Array, "B A"]
+    next_obs: Shaped[Array, "B S"] | None
+    """for double Q-learning"""
 
 
 @dataclass(frozen=True)
-class DQN(Bootstrapping):
-    """Q-learning with a network, its target copy and experience replay."""
+class DQN(QLearningConfig, ReplayConfig, CommonConfig):
+    """Q-learning with a network, a target network and experience replay."""
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
-        q = draw(lambda key: q_network(self, spec, key), key, self.he_weights)
+        q = init_params(partial(common.make_q_network, self, spec), key)
         return State(
             q=q,
             q_target=q,
-            optimiser=optimiser(self.learning_rate, self.clip).init(q),
-            replay=blank_replay(self, spec),
-            seen=nothing_kept(spec),
-            action=jnp.zeros(spec.envs, jnp.int32),
+            opt_state=common.adam(self, spec).init(q),
+            replay=common.init_replay(self, spec),
+            obs=common.last_obs(spec, common.zero_obs(spec)),
+            action=jnp.zeros(spec.num_envs, jnp.int32),
         )
 
-    def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        replay, seen = take_in(self, spec, state.replay, state.seen, state.action, timestep, step)
-        q = choosable(spec, jax.vmap(self.acting(state))(seen))
-        chance = epsilon(self, spec, step)
-        action = explore(q, chance, jax.random.uniform(key, (2, spec.envs)))
-        metrics: Metrics = {"epsilon": chance, "value": jnp.mean(jnp.max(q, axis=-1))}
-        return state._replace(replay=replay, seen=state.seen if spec.stack else seen, action=action), action, metrics
+    def step(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key):
+        replay = common.store_transition(self, spec, state, timestep, step)
+        obs = common.network_input(self, spec, timestep.observation)
+        q = mask_actions(spec, jax.vmap(self.acting_network(state))(obs))
+        epsilon = common.epsilon_schedule(self, spec, step)
+        action = common.epsilon_greedy(q, epsilon, jax.random.uniform(key, (2, spec.num_envs)))
+        metrics: Metrics = {"epsilon": epsilon, "q_max": jnp.mean(jnp.max(q, axis=-1))}
+        state = state._replace(replay=replay, obs=common.last_obs(spec, obs), action=action)
+        return state, action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
-        def prepare(lots):
-            ahead = rp.look_ahead(state.replay, step, self.multi_step, self.gamma, lots.ravel())
-            first, last = rp.at(state.replay, ahead.first), rp.at(state.replay, ahead.last)
-            q_next = choosable(spec, jax.vmap(state.q_target)(last.next_state))
-            found = Drawn(first.state, first.action, ahead.reward, ahead.discount, last.end, q_next)
-            return found._replace(next_state=last.next_state) if self.double else found
+        before = state.q, state.opt_state
+        (q, opt_state), loss = periodically(
+            partial(common.should_update, self, spec),
+            step,
+            lambda: common.run_updates(
+                self,
+                partial(self.td_inputs, state, spec, step),
+                partial(self.update, spec, step),
+                before,
+                key,
+                num_uniforms=self.batch_size,
+            ),
+            lambda: (before, jnp.zeros(())),
+        )
+        q_target = common.update_target(self, spec, step, q, state.q_target)
+        return state._replace(q=q, q_target=q_target, opt_state=opt_state), {"td_loss": loss}
 
-        def update(learnt, drawn):
-            q, optimiser_state = learnt
-            chooser = choosable(spec, jax.vmap(q)(drawn.next_state)) if self.double else None
-            target = td_target(drawn.reward, drawn.end, drawn.q_next, drawn.discount, chooser)
-            adam = optimiser(rate(self, spec, step), self.clip, self.adam_eps)
-            *learnt, loss = descend(adam, self.loss, q, optimiser_state, drawn.state, drawn.action, target)
-            return tuple(learnt), loss
+    def act_greedy(self, state: State, spec: Spec, observation, episode_start, key, epsilon=0.0):
+        q = jax.vmap(self.acting_network(state))(common.network_input(self, spec, observation))
+        return state, common.greedy_action(spec, q, epsilon, key)
 
-        before, nothing = (state.q, state.optimiser), jnp.zeros(())
-        learns = partial(due, self, spec)
-        learnt, loss = when(learns, step, lambda: repeated(self, prepare, update, before, key, self.batch), lambda: (before, nothing))
-        q, optimiser_state = learnt
-        q_target = renewed(self, spec, step, q, state.q_target)
-        return state._replace(q=q, q_target=q_target, optimiser=optimiser_state), {"td_loss": loss}
+    def policy_state(self, state: State) -> State:
+        unused = {"q": None} if self.act_with_target else {"q_target": None}
+        return state._replace(opt_state=None, replay=None, **unused)
 
-    def loss(self, q: MLP | Seeing, state: Shaped[Array, "B S"], action: Int[Array, "B"], target: Float[Array, "B"]) -> Float[Array, ""]:
-        """What is made smaller: the TD errors."""
-        taken = jnp.take_along_axis(jax.vmap(q)(state), action[:, None], axis=-1)[:, 0]
-        return td_loss(target, taken, self.huber)
+    def acting_network(self, state: State) -> Network:
+        """The network that selects actions."""
+        return state.q_target if self.act_with_target else state.q
 
-    def acting(self, state: State) -> MLP | Seeing:
-        """The network that chooses."""
-        return state.q_target if self.act_by_target else state.q
+    def td_inputs(
+        self, state: State, spec: Spec, step: Int[Array, ""], uniforms: Float[Array, "U B"]
+    ) -> TDInputs:
+        """Samples n-step returns from replay and evaluates the target network after them."""
+        replay = state.replay
+        index = replay_buffer.n_step(replay, step, self.n_step, self.gamma, uniforms.ravel())
+        first = replay_buffer.gather(replay, index.first)
+        last = replay_buffer.gather(replay, index.last)
+        return TDInputs(
+            obs=first.obs,
+            action=first.action,
+            n_step_return=index.n_step_return,
+            discount=index.discount,
+            terminal=last.terminal,
+            next_q_target=mask_actions(spec, jax.vmap(state.q_target)(last.next_obs)),
+            next_obs=last.next_obs if self.double_q else None,
+        )
 
-    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
-        q = jax.vmap(self.acting(state))(shown(self, spec, observation))
-        return state, greedy(spec, q, epsilon, key)
+    def update(self, spec: Spec, step, params: tuple[Network, PyTree], batch: TDInputs):
+        """One gradient step."""
+        q, opt_state = params
+        selector_q = None
+        if batch.next_obs is not None:
+            selector_q = mask_actions(spec, jax.vmap(q)(batch.next_obs))
+        target = td_target(
+            batch.n_step_return, batch.terminal, batch.next_q_target, batch.discount, selector_q
+        )
+        optimizer = common.adam(self, spec, step)
+        q, opt_state, loss = gradient_step(
+            optimizer, self.loss_fn, q, opt_state, batch.obs, batch.action, target
+        )
+        return (q, opt_state), loss
+
+    def loss_fn(
+        self,
+        q: Network,
+        obs: Shaped[Array, "B S"],
+        action: Int[Array, "B"],
+        target: Float[Array, "B"],
+    ) -> Float[Array, ""]:
+        """TD error of the actions taken."""
+        value = jnp.take_along_axis(jax.vmap(q)(obs), action[:, None], axis=-1)[:, 0]
+        return td_loss(target, value, self.loss)

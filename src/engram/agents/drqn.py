@@ -1,4 +1,4 @@
-"""Deep recurrent Q-network (Hausknecht and Stone 2015): an LSTM in the Q-network, and its state beside each transition in replay."""
+"""Deep recurrent Q-network (Hausknecht and Stone 2015), with LSTM states stored in replay."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, NamedTuple
@@ -8,145 +8,173 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-from engram import replay as rp
-from engram.agents.shared import (
-    Sighted,
-    TemporalDifference,
-    check_replay,
-    due,
-    ends,
-    epsilon,
-    every,
-    explore,
-    eyes,
-    greedy,
-    nothing_seen,
-    rate,
-    shown,
+from engram import replay_buffer
+from engram.agents import common
+from engram.agents.common import CommonConfig, ReplayConfig
+from engram.config import Count, Positive, Range
+from engram.encoders import EncoderName, make_encoder
+from engram.networks import (
+    LSTMState,
+    RecurrentNetwork,
+    init_params,
+    obs_size,
+    reset_where,
+    zero_state,
 )
-from engram.networks import Carried, Recurrent, applied, draw, fresh, in_turn, lived, optimiser, width
-from engram.options import Count, Range
-from engram.returns import td_target
-from engram.schedule import when
+from engram.optim import apply_gradients, sequential_over_runs
+from engram.periodic import periodically
+from engram.targets import td_target
 from engram.types import Metrics, Spec, TimeStep
 
 
 class Row(NamedTuple):
-    """A row of replay: a step, and the LSTM before it. The next row has what it led to."""
+    """A row of replay: a step and the LSTM's state before it; the next row follows in time."""
 
-    state: Shaped[Array, "*B S"]
+    obs: Shaped[Array, "*B S"]
     action: Int[Array, "*B"]
-    carried: Carried
-    first: Bool[Array, "*B"]
-    """whether an episode begins here"""
+    lstm_state: LSTMState
+    episode_start: Bool[Array, "*B"]
     reward: Float[Array, "*B"]
-    end: Float[Array, "*B"]
-    """1 where nothing follows, else 0"""
+    terminal: Float[Array, "*B"]
 
 
 class State(NamedTuple):
-    q: Recurrent
-    q_target: Recurrent
-    optimiser: PyTree
+    q: RecurrentNetwork
+    q_target: RecurrentNetwork
+    opt_state: PyTree
     replay: Row
-    carried: Carried
-    """after the last state seen"""
-    last: Row
-    """whose reward is still to come"""
+    lstm_state: LSTMState
+    """after the current observation"""
+    last_row: Row
+    """whose reward is not known yet"""
     loss: Float[Array, ""]
-    """the last"""
 
 
 @dataclass(frozen=True)
-class DRQN(Sighted, TemporalDifference):
-    """Q-learning with an LSTM, from sequences in replay that begin with the LSTM's state as it was."""
+class DRQN(ReplayConfig, CommonConfig):
+    """Q-learning with an LSTM, from sequences that start with the stored LSTM state."""
 
-    mixes_games: ClassVar[bool] = False
+    supports_action_mask: ClassVar[bool] = False
 
-    batch: Count = 16
-    """sequences drawn from replay for one update"""
-    learn_every: Count = 2
-    """iterations between two updates"""
-    hidden: Count = 128
-    """width of the layer before the LSTM"""
-    lstm: Count = 128
-    """width of the LSTM"""
-    sequence: Count = 8
-    """transitions of a sequence that are learnt from; with 1, no gradient goes back in time"""
+    batch_size: Count = 16
+    """sequences per gradient step"""
+    train_frequency: Count = 2
+    """environment steps between two updates"""
+    learning_rate: Positive = 5e-4
+    """of Adam"""
+    anneal_lr: bool = False
+    """decay the learning rate linearly to 0 over the run"""
+    hidden_size: Count = 128
+    """units of the layer before the LSTM"""
+    lstm_size: Count = 128
+    """units of the LSTM"""
+    target_update_interval: Count = 100
+    """environment steps between two copies of the network to its target"""
+    encoder: EncoderName = "nature"
+    """convolutions for images: the paper's four or the three of Mnih et al. (2015)"""
+    sequence_length: Count = 8
+    """transitions of a sequence in the loss; with 1, no gradient goes back in time"""
     burn_in: Annotated[int, Range(0)] = 0
-    """transitions before these that only bring the LSTM's state up to date"""
+    """transitions before these that only update the LSTM's state"""
 
     @property
-    def length(self) -> int:
-        return self.burn_in + self.sequence
+    def num_rows(self) -> int:
+        """Rows of a sequence, with the one after its last transition."""
+        return self.burn_in + self.sequence_length + 1
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
-        check_replay(self, spec, self.length + 1, "one more than burn_in and sequence together")
-        sizes = width(spec), self.hidden, self.lstm, spec.actions
-        q = draw(lambda key: Recurrent(sizes, key, vision=eyes(spec, self.convolutions, key)), key)
-        nothing, count, carried = jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32), fresh(spec.envs, self.lstm)
-        row = Row(nothing_seen(spec), count, carried, jnp.ones(spec.envs, bool), nothing, nothing)
+        reason = "one more than burn_in and sequence_length together"
+        common.check_buffer_size(self, spec, self.num_rows, reason)
+        sizes = obs_size(spec), self.hidden_size, self.lstm_size, spec.num_actions
+
+        def build(key):
+            return RecurrentNetwork(sizes, key, encoder=make_encoder(spec, self.encoder, key))
+
+        q = init_params(build, key)
+        zeros, action = jnp.zeros(spec.num_envs), jnp.zeros(spec.num_envs, jnp.int32)
+        lstm_state = zero_state(spec.num_envs, self.lstm_size)
+        episode_start = jnp.ones(spec.num_envs, bool)
+        row = Row(common.zero_obs(spec), action, lstm_state, episode_start, zeros, zeros)
         return State(
             q=q,
             q_target=q,
-            optimiser=optimiser(self.learning_rate, self.clip).init(q),
-            replay=rp.empty(row, self.replay, spec.iterations),
-            carried=carried,
-            last=row,
+            opt_state=common.adam(self, spec).init(q),
+            replay=replay_buffer.init_buffer(row, self.buffer_size, spec.num_iterations),
+            lstm_state=lstm_state,
+            last_row=row,
             loss=jnp.zeros(()),
         )
 
-    def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        seen = shown(self, spec, timestep.observation)
-        row = state.last._replace(reward=timestep.reward, end=ends(self, spec, timestep).astype(jnp.float32))
-        replay = rp.store(state.replay, row, step - 1)  # before the first step: the last row, overwritten before it can be drawn
-        first = timestep.terminated | timestep.truncated | (step == 0)
-        before = lived(state.carried, first)
-        after, q = now(state.q, before, seen)
-        chance = epsilon(self, spec, step)
-        action = explore(q, chance, jax.random.uniform(key, (2, spec.envs)))
-        metrics: Metrics = {"epsilon": chance, "value": jnp.mean(jnp.max(q, axis=-1))}
-        last = Row(seen, action, before, first, jnp.zeros(spec.envs), jnp.zeros(spec.envs))
-        return state._replace(replay=replay, carried=after, last=last), action, metrics
+    def step(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key):
+        obs = common.network_input(self, spec, timestep.observation)
+        terminal = common.is_terminal(self, spec, timestep).astype(jnp.float32)
+        row = state.last_row._replace(reward=timestep.reward, terminal=terminal)
+        # At step 0 this writes the last row, which is overwritten before it can be sampled.
+        replay = replay_buffer.add(state.replay, row, step - 1)
+        episode_start = timestep.done | (step == 0)
+        before = reset_where(state.lstm_state, episode_start)
+        after, q = state.q.one_step(before, obs)
+        epsilon = common.epsilon_schedule(self, spec, step)
+        action = common.epsilon_greedy(q, epsilon, jax.random.uniform(key, (2, spec.num_envs)))
+        metrics: Metrics = {"epsilon": epsilon, "q_max": jnp.mean(jnp.max(q, axis=-1))}
+        zeros = jnp.zeros(spec.num_envs)
+        last_row = Row(obs, action, before, episode_start, zeros, zeros)
+        return state._replace(replay=replay, lstm_state=after, last_row=last_row), action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         def update():
-            batch = rp.sequences(state.replay, step, self.length + 1, jax.random.uniform(key, (self.batch,)))
-            loss, gradient = in_turn(self.gradient, state.q, state.q_target, batch)
-            return *applied(optimiser(rate(self, spec, step), self.clip), gradient, state.q, state.optimiser), loss
+            uniforms = jax.random.uniform(key, (self.batch_size,))
+            batch = replay_buffer.sample_sequences(state.replay, step, self.num_rows, uniforms)
+            loss, gradients = sequential_over_runs(
+                self.loss_and_gradients, state.q, state.q_target, batch
+            )
+            optimizer = common.adam(self, spec, step)
+            return *apply_gradients(optimizer, gradients, state.q, state.opt_state), loss
 
-        as_before = state.q, state.optimiser, state.loss
-        q, optimiser_state, loss = when(lambda step: due(self, spec, step) & (step > self.length), step, update, lambda: as_before)
-        q_target = every(self.target_every, step, q, state.q_target)
-        return state._replace(q=q, q_target=q_target, optimiser=optimiser_state, loss=loss), {"td_loss": loss}
+        def is_due(step):
+            return common.should_update(self, spec, step) & (step >= self.num_rows)
 
-    def values(self, q: Recurrent, batch: Row) -> Float[Array, "T A"]:
-        """The values along sequences after their burn-in. The LSTM begins as it was stored; the burn-in brings it up to date."""
-        carried = jax.tree.map(lambda x: x[0], batch.carried)
-        if self.burn_in:
-            burnt, _ = q(carried, batch.state[: self.burn_in], batch.first[: self.burn_in])
-            carried = jax.tree.map(lambda x: lax.stop_gradient(x[-1]), burnt)
-        return q(carried, batch.state[self.burn_in :], batch.first[self.burn_in :])[1]
+        before = state.q, state.opt_state, state.loss
+        q, opt_state, loss = periodically(is_due, step, update, lambda: before)
+        copies = step % common.period(self.target_update_interval, spec) == 0
+        q_target = jax.tree.map(lambda a, b: jnp.where(copies, a, b), q, state.q_target)
+        state = state._replace(q=q, q_target=q_target, opt_state=opt_state, loss=loss)
+        return state, {"td_loss": loss}
 
-    def gradient(self, q: Recurrent, q_target: Recurrent, batch: Row) -> tuple[Float[Array, ""], Recurrent]:
-        """The loss, and its gradient."""
-        return jax.value_and_grad(self.loss)(q, batch, self.values(q_target, batch)[1:])
+    def loss_and_gradients(
+        self, q: RecurrentNetwork, q_target: RecurrentNetwork, batch: Row
+    ) -> tuple[Float[Array, ""], RecurrentNetwork]:
+        next_q = self.q_values(q_target, batch)[1:]
+        return jax.value_and_grad(self.loss_fn)(q, batch, next_q)
 
-    def loss(self, q: Recurrent, batch: Row, q_next: Float[Array, "T B A"]) -> Float[Array, ""]:
-        """The mean squared TD error of what follows the burn-in. Where an episode was cut, the next row shows the beginning of another,
-        so that step is left out."""
-        learnt = jax.tree.map(lambda x: x[self.burn_in : -1], batch)
-        target = td_target(learnt.reward, learnt.end, q_next, self.gamma)
-        taken = jnp.take_along_axis(self.values(q, batch)[:-1], learnt.action[..., None], axis=-1)[..., 0]
-        is_whole = ~batch.first[self.burn_in + 1 :] | (learnt.end > 0)
-        return jnp.sum(is_whole * (target - taken) ** 2) / jnp.maximum(jnp.sum(is_whole), 1)
+    def q_values(self, q: RecurrentNetwork, batch: Row) -> Float[Array, "T B A"]:
+        """Values along sequences after their burn-in."""
+        lstm_state = jax.tree.map(lambda x: x[0], batch.lstm_state)
+        n = self.burn_in
+        if n:
+            states, _ = q(lstm_state, batch.obs[:n], batch.episode_start[:n])
+            lstm_state = jax.tree.map(lambda x: lax.stop_gradient(x[-1]), states)
+        return q(lstm_state, batch.obs[n:], batch.episode_start[n:])[1]
 
-    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
-        seen = shown(self, spec, observation)
-        carried, q = now(state.q, lived(state.carried, first), seen)
-        return state._replace(carried=carried), greedy(spec, q, epsilon, key)
+    def loss_fn(
+        self, q: RecurrentNetwork, batch: Row, next_q: Float[Array, "T B A"]
+    ) -> Float[Array, ""]:
+        """Mean squared TD error after the burn-in.
 
+        A truncated step is left out: the row after it belongs to another episode.
+        """
+        steps = jax.tree.map(lambda x: x[self.burn_in : -1], batch)
+        target = td_target(steps.reward, steps.terminal, next_q, self.gamma)
+        values = self.q_values(q, batch)[:-1]
+        value = jnp.take_along_axis(values, steps.action[..., None], axis=-1)[..., 0]
+        has_successor = ~batch.episode_start[self.burn_in + 1 :] | (steps.terminal > 0)
+        error = has_successor * (target - value) ** 2
+        return jnp.sum(error) / jnp.maximum(jnp.sum(has_successor), 1)
 
-def now(q: Recurrent, carried: Carried, state: Shaped[Array, "B S"]) -> tuple[Carried, Float[Array, "B A"]]:
-    """What the LSTMs carry after one state, and the values of the actions there."""
-    return jax.tree.map(lambda x: x[0], q(carried, state[None], jnp.zeros((1, state.shape[0]), bool)))
+    def act_greedy(self, state: State, spec: Spec, observation, episode_start, key, epsilon=0.0):
+        obs = common.network_input(self, spec, observation)
+        lstm_state, q = state.q.one_step(reset_where(state.lstm_state, episode_start), obs)
+        return state._replace(lstm_state=lstm_state), common.greedy_action(spec, q, epsilon, key)
+
+    def policy_state(self, state: State) -> State:
+        return state._replace(q_target=None, opt_state=None, replay=None, last_row=None)

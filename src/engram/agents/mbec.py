@@ -1,4 +1,4 @@
-"""Model-based episodic control alone: plans by the trajectory model and values plans by memory (Section 3.3)."""
+"""Model-based episodic control: plans by the trajectory model, values by memory (Section 3.3)."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -6,115 +6,101 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, Shaped
+from jaxtyping import Array, Float, Int, Key
 
-from engram import episodic, models
-from engram import replay as rp
-from engram.agents.shared import Learning, blank_replay, check_neighbours, due, ends, epsilon, explore, greedy, nothing_kept, see
-from engram.agents.shared import take_in as store_transition
-from engram.episodic import Episodic, Experience, Happened, Mind
+from engram import replay_buffer
+from engram.agents import common
+from engram.agents.common import CommonConfig, ReplayConfig
+from engram.encoders import is_image
+from engram.episodic import control, model_training
+from engram.episodic.control import EpisodicControlConfig, EpisodicState, StepResult
+from engram.episodic.trajectory_model import state_action
 from engram.errors import EngramError
-from engram.networks import choosable, lived, width
-from engram.schedule import when
-from engram.types import Spec, TimeStep
-from engram.vision import is_image
+from engram.networks import mask_actions, obs_size
+from engram.periodic import periodically
+from engram.replay_buffer import Transition
+from engram.types import Metrics, Spec, TimeStep
 
 
-class Life(NamedTuple):
-    """What both agents with an episodic system carry: it, its replay, and the last state and action."""
-
-    mind: Mind
-    replay: Experience
-    seen: Shaped[Array, "E S"]
+class State(NamedTuple):
+    episodic: EpisodicState
+    replay: Transition
+    obs: Float[Array, "E S"]
     action: Int[Array, "E"]
-    gist: Float[Array, "E G"] | None = None
-    """what the models were told of the last state, where that is an image and no film has it"""
 
 
 @dataclass(frozen=True)
-class MBEC(Episodic, Learning):
+class MBEC(EpisodicControlConfig, ReplayConfig, CommonConfig):
     """Model-based episodic control: acts by its memory of trajectories alone."""
 
     def __post_init__(self):
         super().__post_init__()
-        check_neighbours(self)
+        common.check_neighbours(self, "num_neighbours", "num_write_neighbours")
 
-    def init(self, key: Key[Array, ""], spec: Spec) -> Life:
+    def init(self, key: Key[Array, ""], spec: Spec) -> State:
         if is_image(spec):
-            raise EngramError("MBEC alone has no network that learns to see images: use mbec++ here.")
-        return born(self, spec, key)
+            raise EngramError("MBEC has no encoder for images: use mbec++ on this task.")
+        episodic = control.init(self, spec, obs_size(spec), key)
+        return State(
+            episodic=episodic,
+            replay=common.init_replay(self, spec, tau=episodic.tau, next_tau=episodic.tau),
+            obs=common.zero_obs(spec),
+            action=jnp.zeros(spec.num_envs, jnp.int32),
+        )
 
-    def act(self, life: Life, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        lots = jax.random.uniform(key, (1 + 3 * spec.envs,))
-        life, happened = take_in(self, life, spec, timestep, step)
-        mind, tau, plan, q = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
-        q = choosable(spec, q)
-        chance = epsilon(self, spec, step)
-        action = explore(q, chance, lots[1 + spec.envs :].reshape(2, -1))
-        mind = episodic.advance(mind, tau, plan, action, happened.done)
-        metrics = {"epsilon": chance, "value": jnp.mean(jnp.max(q, axis=-1)), "memory": mind.memory.filled.astype(jnp.float32)}
-        return life._replace(mind=mind, action=action), action, metrics
+    def step(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key):
+        uniforms = control.draw_uniforms(key, spec.num_envs)
+        episodic = state.episodic
+        taus = {"tau": episodic.prev_tau, "next_tau": episodic.tau}
+        replay = common.store_transition(self, spec, state, timestep, step, **taus)
+        obs = common.network_input(self, spec, timestep.observation)
+        terminal = common.is_terminal(self, spec, timestep)
+        result = StepResult(obs, timestep.reward, timestep.done, terminal)
+        episodic, decision = control.episodic_step(episodic, self, spec, result, step, uniforms)
+        q = mask_actions(spec, decision.q)
+        epsilon = common.epsilon_schedule(self, spec, step)
+        action = common.epsilon_greedy(q, epsilon, uniforms.explore)
+        episodic = control.append_action(episodic, decision, action, timestep.done)
+        metrics: Metrics = {
+            "epsilon": epsilon,
+            "q_max": jnp.mean(jnp.max(q, axis=-1)),
+            "memory_size": episodic.memory.size.astype(jnp.float32),
+        }
+        return State(episodic, replay, obs, action), action, metrics
 
-    def learn(self, life: Life, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
+    def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
+        episodic = state.episodic
+
         def update():
-            batch = rp.sample(life.replay, step, jax.random.uniform(key, (self.batch,)))
-            pair = models.pairs(episodic.told(batch), batch.transition.action, spec.actions)
-            return episodic.train_reward(life.mind, self, spec, pair, batch.before.h, batch.transition.reward, self.clip, step)
+            uniforms = jax.random.uniform(key, (self.batch_size,))
+            batch = replay_buffer.sample(state.replay, step, uniforms)
+            pairs = state_action(batch.obs, batch.action, spec.num_actions)
+            return model_training.train_reward_model(
+                self, episodic.reward_model, episodic.reward_opt_state, pairs, batch.reward
+            )
 
-        as_before = life.mind.reward, life.mind.reward_optimiser, jnp.zeros(())
-        reward, optimiser_state, loss = when(partial(due, self, spec), step, update, lambda: as_before)
-        mind = life.mind._replace(reward=reward, reward_optimiser=optimiser_state)
-        mind = episodic.train_trajectory(mind, self, spec, life.replay, self.clip, step, jax.random.fold_in(key, 1))
-        return life._replace(mind=mind), {"reward_loss": loss, "trajectory_loss": mind.recall_loss}
+        reward_model, opt_state, reward_loss = periodically(
+            partial(common.should_update, self, spec),
+            step,
+            update,
+            lambda: (episodic.reward_model, episodic.reward_opt_state, jnp.zeros(())),
+        )
+        episodic = episodic._replace(reward_model=reward_model, reward_opt_state=opt_state)
+        episodic = model_training.train_trajectory_model(
+            episodic, self, spec, state.replay, step, jax.random.fold_in(key, 1)
+        )
+        metrics: Metrics = {
+            "reward_loss": reward_loss,
+            "trajectory_loss": episodic.trajectory_loss,
+        }
+        return state._replace(episodic=episodic), metrics
 
-    def play(self, life: Life, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
-        state = see(self, spec, observation)
-        plan, q, _ = foresee(self, life.mind, spec, state, first)
-        action = greedy(spec, q, epsilon, key)
-        return life._replace(mind=life.mind._replace(tau=episodic.after(plan, action))), action
+    def act_greedy(self, state: State, spec: Spec, observation, episode_start, key, epsilon=0.0):
+        obs = common.network_input(self, spec, observation)
+        plan, q, _ = control.plan_values(state.episodic, self, spec, obs, episode_start)
+        action = common.greedy_action(spec, q, epsilon, key)
+        episodic = state.episodic._replace(tau=control.select(plan, action))
+        return state._replace(episodic=episodic), action
 
-
-def born(options, spec: Spec, key: Key[Array, ""]) -> Life:
-    """The beginning of a life, with nothing remembered."""
-    states = options.gist if is_image(spec) else width(spec)
-    mind = episodic.init(options, spec, states, options.clip, key)
-    transition = blank_replay(options, spec)
-    rows = transition.reward.shape[0]
-    before, after = jax.tree.map(lambda x: jnp.zeros((rows, *x.shape)), (mind.before, mind.tau))
-    gist = jnp.zeros((rows, spec.envs, states)) if is_image(spec) else None
-    next_gist, last = (None, None) if gist is None or spec.stack else (gist, gist[0])
-    return Life(mind, Experience(transition, before, after, gist, next_gist), nothing_kept(spec), jnp.zeros(spec.envs, jnp.int32), last)
-
-
-def take_in(
-    options,
-    life: Life,
-    spec: Spec,
-    timestep: TimeStep,
-    step: Int[Array, ""],
-    gist: Float[Array, "E G"] | None = None,
-    led_to: Float[Array, "E G"] | None = None,
-) -> tuple[Life, Happened]:
-    """Stores what followed the last action. `gist` is what the models are told of images that are seen now, `led_to` of those that the
-    action led to."""
-    transition, seen = store_transition(options, spec, life.replay.transition, life.seen, life.action, timestep, step)
-    before, after = rp.store((life.replay.before, life.replay.after), (life.mind.before, life.mind.tau), step - 1)
-    told, told_next, last = life.replay.gist, life.replay.next_gist, life.gist
-    if told_next is not None:
-        told, told_next = rp.store((told, told_next), (last, led_to), step - 1)
-        last = gist
-    elif told is not None:  # as with its film: what is told of a frame is that of the step before it, too
-        told = rp.store(told, gist, step)
-    over = timestep.terminated | timestep.truncated
-    happened = Happened(seen if gist is None else gist, timestep.reward, over, ends(options, spec, timestep))
-    replay = Experience(transition, before, after, told, told_next)
-    return life._replace(replay=replay, seen=life.seen if spec.stack else seen, gist=last), happened
-
-
-def foresee(options, mind: Mind, spec: Spec, state: Float[Array, "E S"], first):
-    """For greedy play: the plan, Q_MBEC by the average rule, and the trajectory so far."""
-    tau = lived(mind.tau, first)
-    plan = episodic.imagine(mind, options, state, tau, spec.actions)
-    keys = episodic.keys(mind, plan.tau.h)
-    value = episodic.read(mind, options, episodic.recall(mind, options, keys.reshape(-1, keys.shape[-1])))
-    return plan, plan.reward + options.gamma * value.reshape(plan.reward.shape), tau
+    def policy_state(self, state: State) -> State:
+        return state._replace(replay=None, episodic=control.policy_state(state.episodic))

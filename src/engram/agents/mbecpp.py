@@ -1,344 +1,335 @@
-"""MBEC++: model-based episodic control joined to a DQN by a learned weight (Section 3.4, Algorithm 1)."""
+"""MBEC++: episodic control joined to a DQN by a learned weight (Section 3.4, Algorithm 1)."""
 
-import math
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
+from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
-from engram import episodic, models, standard
-from engram import memory as mem
-from engram import replay as rp
-from engram.agents.mbec import Life, born, foresee, take_in
-from engram.agents.shared import (
-    Bootstrapping,
-    check_neighbours,
-    due,
-    epsilon,
-    explore,
-    greedy,
-    q_network,
-    rate,
-    renewed,
-    repeated,
-    shown,
-    to_judge,
-)
-from engram.episodic import Episodic, Experience, Mind
-from engram.networks import MLP, Seeing, choosable, descend, draw, head, optimiser, trunk, widened
-from engram.options import Count, Probability, Share
-from engram.returns import td_loss, td_target
-from engram.schedule import when
-from engram.types import Spec, TimeStep
-from engram.vision import is_image, small
-
-
-class Semantic(NamedTuple):
-    """What learns by temporal differences: Q_theta and f_beta."""
-
-    q: MLP | Seeing
-    consolidation: MLP
+from engram import replay_buffer
+from engram.agents import common
+from engram.agents.common import CommonConfig, QLearningConfig, ReplayConfig
+from engram.config import Count, Positive, Probability
+from engram.episodic import consolidation, control, features, model_training
+from engram.episodic.consolidation import Params
+from engram.episodic.control import EpisodicControlConfig, EpisodicState, StepResult
+from engram.episodic.features import FeatureProjection
+from engram.episodic.memory import mean_value
+from engram.episodic.trajectory_model import RewardModel, state_action
+from engram.networks import NormalizeObs, mask_actions
+from engram.optim import gradient_step
+from engram.periodic import periodically
+from engram.replay_buffer import Transition
+from engram.targets import Loss, td_loss, td_target
+from engram.types import Metrics, Spec, TimeStep
 
 
 class State(NamedTuple):
-    life: Life
-    semantic: Semantic
-    target: Semantic
-    optimiser: PyTree
-    gist_map: Float[Array, "F G"] | None
-    """from what the convolutions find, or from small images, to what the models are told, where there are images"""
-    gist_norm: standard.Norm | None
-    """of what the map gives, where that is brought to one size"""
+    params: Params
+    target_params: Params
+    opt_state: PyTree
+    episodic: EpisodicState
+    replay: Transition
+    obs: Shaped[Array, "E S"]
+    action: Int[Array, "E"]
+    features: Float[Array, "E G"] | None
+    """of the last observations, if they are images"""
+    projection: FeatureProjection | None
 
 
-class Batch(NamedTuple):
-    """What the TD loss needs of a batch, all of it fixed: no gradient enters memory, trajectory or reward model."""
+class TDInputs(NamedTuple):
+    """A batch from replay, with values of memory and target networks that no update changes."""
 
-    state: Shaped[Array, "B S"]
-    action: Int[Array, "B"]
-    tau: Float[Array, "B H"]
-    q_episodic: Float[Array, "B"]
-    target: Float[Array, "B"]
-
-
-class Consulted(NamedTuple):
-    """What updates take from replay, and what memory and target copies say of it; no update changes any of it. A target gathers the rewards
-    of one step or several, from a first to a last one."""
-
-    state: Shaped[Array, "B S"]
+    obs: Shaped[Array, "B S"]
     action: Int[Array, "B"]
     reward: Float[Array, "B"]
-    """of the first step"""
-    pair: Float[Array, "B X"]
-    """its state and action, as the models get them"""
+    state_action: Float[Array, "B X"]
     tau: Float[Array, "B H"]
-    """before it"""
-    gathered: Float[Array, "B"]
-    """rewards"""
+    memory_value: Float[Array, "B"]
+    """gamma times the memory's value of tau after the action"""
+    n_step_return: Float[Array, "B"]
     discount: Float[Array, "B"]
-    """of what follows the last step"""
-    end: Float[Array, "B"]
-    told: Float[Array, "B G"]
-    """what the models are told of the state after it"""
-    after: Float[Array, "B H"]
-    """the trajectory there"""
-    worth: Float[Array, "B"]
-    """discounted, what memory says of where the first step led"""
-    worth_next: Float[Array, "B A"]
-    """and of where each action would lead after the last"""
-    q_target: Float[Array, "B A"]
-    beta_target: Float[Array, "B"]
-    asked: Bool[Array, "B 2"] | None
-    """whether the memory has a say in the value of the first step, and in what follows the last, where it has not always"""
-    next_state: Shaped[Array, "B S"] | None
-    """after the last step, where the newest network chooses in it"""
+    terminal: Float[Array, "B"]
+    next_model_input: Float[Array, "B G"]
+    """of the trajectory model, after the n steps"""
+    next_tau: Float[Array, "B H"]
+    next_memory_values: Float[Array, "B A"]
+    """gamma times the memory's values after each next action"""
+    next_q_target: Float[Array, "B A"]
+    next_beta_target: Float[Array, "B"]
+    next_obs: Shaped[Array, "B S"] | None
+    """for double Q-learning"""
+
+
+class Learned(NamedTuple):
+    """What gradient steps change."""
+
+    params: Params
+    opt_state: PyTree
+    reward_model: RewardModel
+    reward_opt_state: PyTree
 
 
 @dataclass(frozen=True)
-class MBECpp(Episodic, Bootstrapping):
+class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig):
     """Model-based episodic control joined to a DQN by a learned weight."""
 
-    hidden: Count = 128
-    """width of the Q-network's hidden layers"""
-    consolidation_hidden: Count = 16
-    """width of f_beta's hidden layer"""
-    observed_reward: bool = False
-    """while learning, the value of the action taken starts from the reward observed instead of the one predicted"""
-    q_sees_trajectory: bool = False
-    """whether the Q-network also sees the trajectory: what a single state does not show, it may"""
-    initial_beta: Share = 0.5
-    """about the weight of the episodic value at the beginning"""
-    centred: bool = False
-    """whether the memory's values count from their mean on: it then says what is better than usual, and the Q-network keeps the level"""
-    p_read_learning: Probability | None = None
-    """probability of the average rule in TD targets; that of decisions, p_read, where not given"""
+    # Defaults that were best on noisy classic control; the preset `paper` has the paper's.
+    hidden_size: Count = 128
+    normalize_obs: NormalizeObs = "small"
+    n_step: Count = 5
+    loss: Loss = "huber"
+    batch_size: Count = 64
+    learning_rate: Positive = 2e-3
+    anneal_lr: bool = True
+    epsilon_end: Probability = 0.0
+    trajectory_dim: Count = 8
+    trajectory_lr: Positive = 1e-5
+
     fixed_beta: Probability | None = None
-    """the weight of the episodic value; learnt from the trajectory where not given"""
-    q_chooses: bool = False
-    """whether in TD targets the Q-network (with `double` the newest, else its copy) chooses the next action alone, and memory only helps to
-    value it"""
-    p_ask: Probability | None = None
-    """probability that memory is asked in a decision, and on either side of the TD errors of a batch; always where not given. Where it is
-    not asked, the Q-network says all"""
+    """constant weight of the episodic value (ablation); learned from tau if None"""
+    q_uses_tau: bool = True
+    """give tau to the Q-network, with the observation"""
+    center_memory_values: bool = True
+    """subtract the mean stored value from the memory's values, so that they rank actions only"""
+    select_with_q_only: bool = False
+    """in TD targets select the next action with the Q-network alone; memory helps to value it"""
 
     def __post_init__(self):
         super().__post_init__()
-        check_neighbours(self)
+        common.check_neighbours(self, "num_neighbours", "num_write_neighbours")
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
-        life_key, semantic_key = jax.random.split(key)
-
-        def build(key):
-            return Semantic(
-                q=q_network(self, spec, key),
-                consolidation=MLP((self.trajectory, self.consolidation_hidden, 1), key),
-            )
-
-        semantic = draw(build, semantic_key, self.he_weights)
-        if self.q_sees_trajectory:
-            semantic = semantic._replace(q=widened(semantic.q, self.trajectory))
-        adam = optimiser(self.learning_rate, self.clip)
-        gist_map = gist_norm = None
-        if is_image(spec):
-            seen = jax.ShapeDtypeStruct((1, math.prod(spec.shape)), jnp.uint8)
-            size = jax.eval_shape(lambda seen: self.summary(semantic, seen, self.find(semantic, seen)), seen).shape[1]
-            gist_map = jax.random.normal(jax.random.fold_in(semantic_key, 1), (size, self.gist)) / jnp.sqrt(size)
-            gist_norm = standard.unmet(self.gist) if self.standard_gist else None
-        return State(born(self, spec, life_key), semantic, semantic, adam.init(semantic), gist_map, gist_norm)
-
-    def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        lots = jax.random.uniform(key, (1 + 3 * spec.envs,))
-        semantic = self.acting(state)
-        found, gist = self.look(state, shown(self, spec, to_judge(self, spec, timestep) if is_image(spec) else timestep.observation))
-        found, led_to = found[: spec.envs], None
-        if gist is not None:
-            if state.gist_norm is not None:
-                state = state._replace(gist_norm=standard.meet(state.gist_norm, gist[: spec.envs]))
-            told = self.tell(state, gist)
-            gist, led_to = told[: spec.envs], told[-spec.envs :]
-        life, happened = take_in(self, state.life, spec, timestep, step, gist, led_to)
-        mind, tau, plan, q_mbec = episodic.consider(life.mind, self, spec, happened, self.gamma, step, lots[: 1 + spec.envs])
-        beta = self.beta(semantic, tau.h)
-        q_episodic = beta[:, None] * (q_mbec - self.level(life.mind))
-        q_semantic = self.values(semantic, found, tau.h)
-        q = choosable(spec, q_episodic * self.asks(key, spec.envs) + q_semantic)  # Eq. 7
-        chance = epsilon(self, spec, step)
-        action = explore(q, chance, lots[1 + spec.envs :].reshape(2, -1))
-        mind = episodic.advance(mind, tau, plan, action, happened.done)
-        best = jnp.argmax(q, axis=-1)
-        metrics = {
-            "episodic": jnp.mean(jnp.argmax(choosable(spec, q_episodic), axis=-1) == best),
-            "semantic": jnp.mean(jnp.argmax(choosable(spec, q_semantic), axis=-1) == best),
-            "beta": jnp.mean(beta),
-            "memory": mind.memory.filled.astype(jnp.float32),
-            "epsilon": chance,
-            "value": jnp.mean(jnp.max(q, axis=-1)),
-        }
-        if gist is not None and spec.envs > 1:
-            metrics["gist"] = jnp.mean(jnp.std(gist, axis=0))  # how far it tells the environments apart; actions are of size 1
-        return state._replace(life=life._replace(mind=mind, action=action)), action, metrics
-
-    def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
-        replay, past = state.life.replay, state.life.mind
-
-        def prepare(lots):
-            ahead = rp.look_ahead(replay.transition, step, self.multi_step, self.gamma, lots[:, 1 : 1 + self.batch].ravel())
-            first, last = (self.drawn(replay, place) for place in (ahead.first, ahead.last))
-            p_read = self.p_read if self.p_read_learning is None else self.p_read_learning
-            asked = None if self.p_ask is None else lots[:, 1 + self.batch :] < self.p_ask
-            return self.consult(state, spec, first, last, ahead, episodic.is_optimistic(p_read, lots[:, 0]), asked)
-
-        def update(learnt, found):
-            semantic, optimiser_state, reward, reward_optimiser = learnt
-            mind = past._replace(reward=reward, reward_optimiser=reward_optimiser)
-            batch = self.evaluate(semantic, mind, spec, found)
-            adam = optimiser(rate(self, spec, step), self.clip, self.adam_eps)
-            *learnt, error = descend(adam, self.loss, semantic, optimiser_state, batch)
-            *rewards, reward_error = episodic.train_reward(mind, self, spec, found.pair, found.tau, found.reward, self.clip, step)
-            return (*learnt, *rewards), (error, reward_error)
-
-        before, nothing = (state.semantic, state.optimiser, past.reward, past.reward_optimiser), (jnp.zeros(()), jnp.zeros(()))
-        lots = 1 + self.batch + 2 * (self.p_ask is not None)
-        learns = partial(due, self, spec)
-        learnt, losses = when(learns, step, lambda: repeated(self, prepare, update, before, key, lots), lambda: (before, nothing))
-        semantic, optimiser_state, reward, reward_optimiser = learnt
-        mind = past._replace(reward=reward, reward_optimiser=reward_optimiser)
-        trajectory_key = jax.random.fold_in(key, self.updates)  # no update's: these have the key itself, or 0, 1, ...
-        mind = episodic.train_trajectory(mind, self, spec, replay, self.clip, step, trajectory_key, self.updates)
-        target = renewed(self, spec, step, semantic, state.target)
-        metrics = {"td_loss": losses[0], "reward_loss": losses[1], "trajectory_loss": mind.recall_loss}
-        life = state.life._replace(mind=mind)
-        return state._replace(life=life, semantic=semantic, target=target, optimiser=optimiser_state), metrics
-
-    def drawn(self, replay: Experience, place: tuple[Int[Array, "B"], Int[Array, "B"]]) -> Experience:
-        """What lies in replay there."""
-        drawn = rp.at(replay, place)
-        if replay.gist is None or replay.next_gist is not None:
-            return drawn
-        return drawn._replace(next_gist=rp.at(replay.gist, rp.after(replay.transition, place)))
-
-    def consult(
-        self,
-        state: State,
-        spec: Spec,
-        first: Experience,
-        last: Experience,
-        ahead: rp.Ahead,
-        optimistic: Bool[Array, "U"],
-        asked: Bool[Array, "U 2"] | None = None,
-    ) -> Consulted:
-        """Asks the memory, by one search, and the target copies about the batches of U updates. `last` is the last of the steps whose
-        rewards a target gathers."""
-        mind, count = state.life.mind, len(ahead.reward)
-        told, next_state = episodic.told_next(last), last.transition.next_state
-        pair = models.pairs(episodic.told(first), first.transition.action, spec.actions)
-        reached = jax.vmap(mind.trajectory)(first.before, pair)
-        planned = episodic.led_to(mind, told, last.after, spec.actions)
-        keys = episodic.keys(mind, jnp.concatenate([reached.h, planned.h.reshape(-1, self.trajectory)]))
-        batch = count // len(optimistic)
-        rules = jnp.concatenate([jnp.repeat(optimistic, batch), jnp.repeat(optimistic, batch * spec.actions)])
-        worth = self.gamma * episodic.read(mind, self, episodic.recall(mind, self, keys), rules) - self.level(mind)
-        return Consulted(
-            state=first.transition.state,
-            action=first.transition.action,
-            reward=first.transition.reward,
-            pair=pair,
-            tau=first.before.h,
-            gathered=ahead.reward,
-            discount=ahead.discount,
-            end=last.transition.end,
-            told=told,
-            after=last.after.h,
-            worth=worth[:count],
-            worth_next=worth[count:].reshape(count, spec.actions),
-            q_target=self.values(state.target, self.find(state.target, next_state), last.after.h),
-            beta_target=self.beta(state.target, last.after.h),
-            asked=None if asked is None else jnp.repeat(asked, batch, axis=0),
-            next_state=next_state if self.double else None,
+        episodic_key, params_key = jax.random.split(key)
+        params = consolidation.init(self, partial(common.make_q_network, self, spec), params_key)
+        projection = features.init(jax.random.fold_in(params_key, 1), params.q)
+        first_features = features.zeros(projection, spec.num_envs)
+        episodic = control.init(self, spec, features.num_features(spec), episodic_key)
+        return State(
+            params=params,
+            target_params=params,
+            opt_state=common.adam(self, spec).init(params),  # pyright: ignore[reportArgumentType]
+            episodic=episodic,
+            replay=common.init_replay(
+                self,
+                spec,
+                tau=episodic.tau,
+                next_tau=episodic.tau,
+                features=first_features,
+                next_features=first_features,
+            ),
+            obs=common.last_obs(spec, common.zero_obs(spec)),
+            action=jnp.zeros(spec.num_envs, jnp.int32),
+            features=first_features,
+            projection=projection,
         )
 
-    def evaluate(self, semantic: Semantic, mind: Mind, spec: Spec, found: Consulted) -> Batch:
-        """Q_MBEC of the actions taken, and the TD targets (Eq. 6 to 8), by what the reward model and, where it chooses, the Q-network have
-        learnt so far."""
-        reward = found.reward if self.observed_reward else episodic.reward(mind, self, found.pair, found.tau)
-        q_taken = reward + found.worth
-        q_mbec = episodic.rewards(mind, self, found.told, found.after, spec.actions) + found.worth_next
-        if found.asked is not None:
-            q_taken, q_mbec = q_taken * found.asked[:, 0], q_mbec * found.asked[:, 1:]
+    def step(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key):
+        """Algorithm 1, lines 5 to 9: store, plan, refine and write the memory, choose."""
+        uniforms = control.draw_uniforms(key, spec.num_envs)
+        params, episodic = self.acting_params(state), state.episodic
+        obs = timestep.observation
+        if state.projection is not None:
+            obs = common.obs_to_evaluate(self, spec, timestep)
+        encoded = consolidation.encode(params, common.network_input(self, spec, obs))
+        step_features = features.project_step(state.projection, encoded, spec.num_envs)
+        replay = common.store_transition(
+            self,
+            spec,
+            state,
+            timestep,
+            step,
+            tau=episodic.prev_tau,
+            next_tau=episodic.tau,
+            features=state.features,
+            next_features=step_features.reached,
+        )
+        terminal = common.is_terminal(self, spec, timestep)
+        result = StepResult(step_features.model_input, timestep.reward, timestep.done, terminal)
+        episodic, decision = control.episodic_step(episodic, self, spec, result, step, uniforms)
+
+        beta = consolidation.beta(self, params, decision.tau.h)
+        q_episodic = beta[:, None] * (decision.q - self.baseline(state.episodic))
+        q_semantic = consolidation.q_values(self, params, encoded[: spec.num_envs], decision.tau.h)
+        q = mask_actions(spec, q_episodic + q_semantic)  # Eq. 7
+        epsilon = common.epsilon_schedule(self, spec, step)
+        action = common.epsilon_greedy(q, epsilon, uniforms.explore)
+        obs = common.network_input(self, spec, timestep.observation)
+        state = state._replace(
+            episodic=control.append_action(episodic, decision, action, timestep.done),
+            replay=replay,
+            obs=common.last_obs(spec, obs),
+            action=action,
+            features=step_features.current,
+            projection=step_features.projection,
+        )
+        greedy = jnp.argmax(q, axis=-1)
+        metrics: Metrics = {
+            "episodic_agreement": agreement(mask_actions(spec, q_episodic), greedy),
+            "semantic_agreement": agreement(mask_actions(spec, q_semantic), greedy),
+            "beta": jnp.mean(beta),
+            "memory_size": episodic.memory.size.astype(jnp.float32),
+            "epsilon": epsilon,
+            "q_max": jnp.mean(jnp.max(q, axis=-1)),
+        }
+        if step_features.current is not None and spec.num_envs > 1:
+            metrics["feature_std"] = jnp.mean(jnp.std(step_features.current, axis=0))
+        return state, action, metrics
+
+    def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
+        """Algorithm 1, lines 10 to 16: TD errors, reward model, trajectory model."""
+        episodic = state.episodic
+        before = Learned(
+            state.params, state.opt_state, episodic.reward_model, episodic.reward_opt_state
+        )
+        learned, losses = periodically(
+            partial(common.should_update, self, spec),
+            step,
+            lambda: common.run_updates(
+                self,
+                partial(self.td_inputs, state, spec, step),
+                partial(self.update, episodic, spec, step),
+                before,
+                key,
+                num_uniforms=1 + self.batch_size,
+            ),
+            lambda: (before, (jnp.zeros(()), jnp.zeros(()))),
+        )
+        episodic = episodic._replace(
+            reward_model=learned.reward_model, reward_opt_state=learned.reward_opt_state
+        )
+        # Gradient steps use the key itself or its splits 0, 1, ...
+        trajectory_key = jax.random.fold_in(key, self.gradient_steps)
+        episodic = model_training.train_trajectory_model(
+            episodic, self, spec, state.replay, step, trajectory_key
+        )
+        state = state._replace(
+            params=learned.params,
+            target_params=common.update_target(
+                self, spec, step, learned.params, state.target_params
+            ),
+            opt_state=learned.opt_state,
+            episodic=episodic,
+        )
+        td_loss, reward_loss = losses
+        metrics: Metrics = {"td_loss": td_loss, "reward_loss": reward_loss}
+        return state, metrics | {"trajectory_loss": episodic.trajectory_loss}
+
+    def act_greedy(self, state: State, spec: Spec, observation, episode_start, key, epsilon=0.0):
+        params, episodic = self.acting_params(state), state.episodic
+        encoded = consolidation.encode(params, common.network_input(self, spec, observation))
+        model_input = features.project(state.projection, encoded)
+        plan, q_mbec, tau = control.plan_values(episodic, self, spec, model_input, episode_start)
+        beta = consolidation.beta(self, params, tau.h)
+        q_episodic = beta[:, None] * (q_mbec - self.baseline(episodic))
+        q = q_episodic + consolidation.q_values(self, params, encoded, tau.h)
+        action = common.greedy_action(spec, q, epsilon, key)
+        return state._replace(episodic=episodic._replace(tau=control.select(plan, action))), action
+
+    def policy_state(self, state: State) -> State:
+        unused = {"params": None} if self.act_with_target else {"target_params": None}
+        episodic = control.policy_state(state.episodic)
+        return state._replace(opt_state=None, replay=None, episodic=episodic, **unused)
+
+    def acting_params(self, state: State) -> Params:
+        """The networks that select actions."""
+        return state.target_params if self.act_with_target else state.params
+
+    def baseline(self, episodic: EpisodicState) -> Float[Array, ""] | float:
+        """What is subtracted from the memory's values."""
+        return mean_value(episodic.memory) if self.center_memory_values else 0.0
+
+    # TD learning
+
+    def td_inputs(
+        self, state: State, spec: Spec, step: Int[Array, ""], uniforms: Float[Array, "U 1+B"]
+    ) -> TDInputs:
+        """Batches of U gradient steps; one search of the memory serves all of them."""
+        replay, episodic, params = state.replay, state.episodic, state.target_params
+        drawn = uniforms[:, 1:].ravel()
+        index = replay_buffer.n_step(replay, step, self.n_step, self.gamma, drawn)
+        first = replay_buffer.gather(replay, index.first)
+        last = replay_buffer.gather(replay, index.last)
+        next_input, next_tau = last.next_model_input, last.next_tau
+        pairs = state_action(first.model_input, first.action, spec.num_actions)
+        reached = jax.vmap(episodic.trajectory_model)(first.tau, pairs)
+        planned = control.predict_trajectories(episodic, next_input, next_tau, spec.num_actions)
+        use_max = control.draw_read_rule(self.p_read, uniforms[:, 0])
+        value, next_values = control.read_batches(episodic, self, reached.h, planned.h, use_max)
+        encoded = consolidation.encode(params, last.next_obs)
+        return TDInputs(
+            obs=first.obs,
+            action=first.action,
+            reward=first.reward,
+            state_action=pairs,
+            tau=first.tau.h,
+            memory_value=self.gamma * value - self.baseline(episodic),
+            n_step_return=index.n_step_return,
+            discount=index.discount,
+            terminal=last.terminal,
+            next_model_input=next_input,
+            next_tau=next_tau.h,
+            next_memory_values=self.gamma * next_values - self.baseline(episodic),
+            next_q_target=consolidation.q_values(self, params, encoded, next_tau.h),
+            next_beta_target=consolidation.beta(self, params, next_tau.h),
+            next_obs=last.next_obs if self.double_q else None,
+        )
+
+    def update(
+        self,
+        episodic: EpisodicState,
+        spec: Spec,
+        step: Int[Array, ""],
+        learned: Learned,
+        batch: TDInputs,
+    ) -> tuple[Learned, tuple[Float[Array, ""], Float[Array, ""]]]:
+        """One gradient step on the TD error and one on the reward model."""
+        params, opt_state, reward_model, reward_opt_state = learned
+        episodic = episodic._replace(reward_model=reward_model)
+        q_mbec = jax.vmap(reward_model)(batch.state_action) + batch.memory_value  # Eq. 6
+        target = self.td_target(params, episodic, spec, batch)
+        params, opt_state, loss = gradient_step(
+            common.adam(self, spec, step), self.loss_fn, params, opt_state, batch, q_mbec, target
+        )
+        reward_model, reward_opt_state, reward_loss = model_training.train_reward_model(
+            self, reward_model, reward_opt_state, batch.state_action, batch.reward
+        )
+        return Learned(params, opt_state, reward_model, reward_opt_state), (loss, reward_loss)
+
+    def td_target(
+        self, params: Params, episodic: EpisodicState, spec: Spec, batch: TDInputs
+    ) -> Float[Array, "B"]:
+        """TD target of the joint value (Eq. 6 to 8)."""
+        next_reward = control.predict_rewards(episodic, batch.next_model_input, spec.num_actions)
+        next_q_mbec = next_reward + batch.next_memory_values
 
         def joint(q_semantic, beta):
-            return choosable(spec, q_mbec * beta[:, None] + q_semantic)
+            return mask_actions(spec, next_q_mbec * beta[:, None] + q_semantic)
 
-        q_chooser, beta_chooser = found.q_target, found.beta_target
-        if found.next_state is not None:
-            q_chooser = self.values(semantic, self.find(semantic, found.next_state), found.after)
-            beta_chooser = self.beta(semantic, found.after)
-        chooser = choosable(spec, q_chooser) if self.q_chooses else joint(q_chooser, beta_chooser) if self.double else None
-        q_next = joint(found.q_target, found.beta_target)
-        target = td_target(found.gathered, found.end, q_next, found.discount, chooser)
-        return Batch(found.state, found.action, found.tau, q_taken, target)
+        selector = None
+        selector_q = batch.next_q_target
+        if batch.next_obs is not None:
+            encoded = consolidation.encode(params, batch.next_obs)
+            selector_q = consolidation.q_values(self, params, encoded, batch.next_tau)
+            selector = joint(selector_q, consolidation.beta(self, params, batch.next_tau))
+        if self.select_with_q_only:
+            selector = mask_actions(spec, selector_q)
+        next_q = joint(batch.next_q_target, batch.next_beta_target)
+        return td_target(batch.n_step_return, batch.terminal, next_q, batch.discount, selector)
 
-    def loss(self, semantic: Semantic, batch: Batch) -> Float[Array, ""]:
-        """What is made smaller: the joint value's TD errors (Eq. 8)."""
-        q = self.values(semantic, self.find(semantic, batch.state), batch.tau)
-        taken = jnp.take_along_axis(q, batch.action[:, None], axis=-1)[:, 0]
-        return td_loss(batch.target, self.beta(semantic, batch.tau) * batch.q_episodic + taken, self.huber)
+    def loss_fn(
+        self, params: Params, batch: TDInputs, q_mbec: Float[Array, "B"], target: Float[Array, "B"]
+    ) -> Float[Array, ""]:
+        """TD error of the joint value (Eq. 7 and 8); no gradient enters memory or models."""
+        encoded = consolidation.encode(params, batch.obs)
+        q = consolidation.q_values(self, params, encoded, batch.tau)
+        q_semantic = jnp.take_along_axis(q, batch.action[:, None], axis=-1)[:, 0]
+        value = consolidation.beta(self, params, batch.tau) * q_mbec + q_semantic
+        return td_loss(target, value, self.loss)
 
-    def acting(self, state: State) -> Semantic:
-        """The networks that choose."""
-        return state.target if self.act_by_target else state.semantic
 
-    def look(self, state: State, seen: Shaped[Array, "E S"]) -> tuple[Float[Array, "E F"], Float[Array, "E G"] | None]:
-        """What is found in what is seen and, of images, its gist."""
-        semantic = self.acting(state)
-        found = self.find(semantic, seen)
-        return found, None if state.gist_map is None else self.summary(semantic, seen, found) @ state.gist_map
-
-    def summary(self, semantic: Semantic, seen: Shaped[Array, "E S"], found: Float[Array, "E F"]) -> Float[Array, "E X"]:
-        """What the gist of images is a map of."""
-        if self.gist_of == "pixels":
-            assert isinstance(semantic.q, Seeing)
-            return jax.vmap(partial(small, semantic.q.vision.shape))(seen)
-        # Behind the barrier, XLA does not make one product of this and the Q-network's, for which it would copy all weights at every step.
-        return lax.optimization_barrier(found)
-
-    def tell(self, state: State, gist: Float[Array, "E G"]) -> Float[Array, "E G"]:
-        """What the models are told of images."""
-        return gist if state.gist_norm is None else standard.in_deviations(state.gist_norm, gist)
-
-    def find(self, semantic: Semantic, seen: Shaped[Array, "B S"]) -> Float[Array, "B F"]:
-        """What the Q-network's convolutions find; what is seen itself where there are none."""
-        return jax.vmap(lambda x: trunk(semantic.q, x))(seen)
-
-    def values(self, semantic: Semantic, found: Float[Array, "B F"], tau: Float[Array, "B H"]) -> Float[Array, "B A"]:
-        """Q_theta of what was found in states, met on trajectories `tau`."""
-        inputs = jnp.concatenate([found, tau], axis=-1) if self.q_sees_trajectory else found
-        return jax.vmap(head(semantic.q))(inputs)
-
-    def level(self, mind: Mind) -> Float[Array, ""] | float:
-        """What the episodic value is counted from."""
-        return mem.mean(mind.memory) if self.centred else 0.0
-
-    def beta(self, semantic: Semantic, tau: Float[Array, "B H"]) -> Float[Array, "B"]:
-        """f_beta(tau), the weight of the episodic value."""
-        if self.fixed_beta is not None:
-            return jnp.full(tau.shape[0], self.fixed_beta)
-        shift = jnp.log(self.initial_beta / (1 - self.initial_beta))
-        return jax.nn.sigmoid(jax.vmap(semantic.consolidation)(tau)[:, 0] + shift)
-
-    def asks(self, key: Key[Array, ""], decisions: int) -> Bool[Array, "B 1"] | float:
-        """Whether each decision asks the memory."""
-        return 1.0 if self.p_ask is None else jax.random.bernoulli(jax.random.fold_in(key, 2), self.p_ask, (decisions, 1))
-
-    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
-        found, gist = self.look(state, shown(self, spec, observation))
-        told, mind, semantic = found if gist is None else self.tell(state, gist), state.life.mind, self.acting(state)
-        plan, q_mbec, tau = foresee(self, mind, spec, told, first)
-        q_episodic = self.beta(semantic, tau.h)[:, None] * (q_mbec - self.level(mind)) * self.asks(key, len(q_mbec))
-        q = q_episodic + self.values(semantic, found, tau.h)
-        action = greedy(spec, q, epsilon, key)
-        return state._replace(life=state.life._replace(mind=mind._replace(tau=episodic.after(plan, action)))), action
+def agreement(q: Float[Array, "E A"], greedy: Int[Array, "E"]) -> Float[Array, ""]:
+    """How often the greedy action of `q` is the given one."""
+    return jnp.mean(jnp.argmax(q, axis=-1) == greedy)

@@ -1,4 +1,4 @@
-"""Neural episodic control (Pritzel et al. 2017): a learned embedding of states, and for each action a differentiable dictionary."""
+"""Neural episodic control (Pritzel et al. 2017): learned keys and a dictionary per action."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -8,45 +8,32 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
-from engram import replay as rp
-from engram import tables as tb
-from engram import waiting as wt
-from engram.agents.shared import (
-    Learning,
-    Sighted,
-    check_neighbours,
-    check_replay,
-    due,
-    ends,
-    epsilon,
-    explore,
-    greedy,
-    network,
-    nothing_seen,
-    rate,
-    room_for,
-    shown,
-    to_judge,
-)
-from engram.memory import Memory
-from engram.networks import MLP, Seeing, choosable, clipped, draw, optimiser
-from engram.options import Count, Positive, Probability
-from engram.schedule import when
-from engram.types import Spec, TimeStep
+from engram import replay_buffer
+from engram.agents import common
+from engram.agents.common import CommonConfig, ReplayConfig
+from engram.config import Count, Positive, Probability
+from engram.encoders import EncoderName
+from engram.episodic import accumulator, dnd
+from engram.episodic.accumulator import ClosedReturns, PendingReturns
+from engram.episodic.memory import Memory
+from engram.networks import Network, init_params, make_network, mask_actions
+from engram.optim import clip_norm
+from engram.periodic import periodically
+from engram.types import Metrics, Spec, TimeStep
 
 
 class Row(NamedTuple):
-    """A row of replay. Its N-step return comes later than its state and action."""
+    """A row of replay; its N-step return is known later than its observation and action."""
 
-    state: Any  # Float[Array, "*B S"], or a film
+    obs: Any  # Float[Array, "*B S"] or FrameBuffer
     action: Int[Array, "*B"]
-    target: Float[Array, "*B"]
-    known: Float[Array, "*B"]
-    """1 once the return is there, else 0"""
+    n_step_return: Float[Array, "*B"]
+    is_known: Float[Array, "*B"]
+    """1 once the return is known, else 0"""
 
 
 class Entry(NamedTuple):
-    """What an action leaves to be written once its return is known: into the dictionary, and into its row of replay."""
+    """What is written to dictionary and replay once a step's return is known."""
 
     key: Float[Array, "*E D"]
     action: Int[Array, "*E"]
@@ -54,156 +41,206 @@ class Entry(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """What the value of a state and an action is made of; all of it learns."""
+    """What a value is computed from; all of it is trained."""
 
-    embedding: MLP | Seeing
+    embedding: Network
     keys: Float[Array, "B K D"]
     values: Float[Array, "B K"]
 
 
 class State(NamedTuple):
-    embedding: MLP | Seeing
-    optimiser: PyTree
-    tables: Memory
+    embedding: Network
+    opt_state: PyTree
+    dnd: Memory
     replay: Row
-    waiting: wt.Waiting
+    pending: PendingReturns
     loss: Float[Array, ""]
-    """the last"""
 
 
 @dataclass(frozen=True)
-class NEC(Sighted, Learning):
-    """Acts by a differentiable dictionary of N-step returns over learned keys."""
+class NEC(ReplayConfig, CommonConfig):
+    """Acts by a differentiable neural dictionary of N-step returns over learned keys."""
 
-    learn_every: Count = 4
-    """iterations between two updates"""
-    replay: Count = 100_000
-    """transitions kept"""
+    train_frequency: Count = 4
+    """environment steps between two updates"""
+    buffer_size: Count = 100_000
+    """transitions in the replay buffer"""
     learning_rate: Positive = 5e-4
     """of Adam, for the embedding"""
-    anneal: bool = False
-    """whether this learning rate falls to 0 in a straight line over the run"""
-    hidden: Count = 64
-    """width of the embedding network's hidden layer"""
-    embedding: Count = 64
-    """length of a key"""
-    neighbours: Count = 50
-    """K, how many entries a value is read from"""
-    slots: Count = 500_000
-    """of each action's dictionary"""
-    delta: Positive = 1e-3
-    """in the kernel 1 / (d^2 + delta)"""
-    horizon: Count = 100
-    """N, rewards that a return gathers before it is estimated"""
-    write_rate: Probability = 0.1
-    """alpha, how far the value of a key that is known moves towards a new one"""
-    dictionary_rate: Positive = 0.1
+    anneal_lr: bool = False
+    """decay the learning rate linearly to 0 over the run"""
+    hidden_size: Count = 64
+    """units of the embedding network's hidden layer"""
+    encoder: EncoderName = "nature"
+    """convolutions for images: the paper's four or the three of Mnih et al. (2015)"""
+    key_size: Count = 64
+    """size of a key"""
+    num_neighbours: Count = 50
+    """K, entries that a value is read from"""
+    memory_size: Count = 500_000
+    """slots per action"""
+    kernel_delta: Positive = 1e-3
+    """delta of the kernel 1 / (d^2 + delta)"""
+    n_step: Count = 100
+    """N, rewards in a return before it bootstraps"""
+    write_lr: Probability = 0.1
+    """alpha, step size of a known key's value towards a new return"""
+    dnd_lr: Positive = 0.1
     """learning rate of the dictionary's keys and values"""
 
     def __post_init__(self):
         super().__post_init__()
-        check_neighbours(self)
+        common.check_neighbours(self, "num_neighbours")
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
-        check_replay(self, spec, 3 * self.horizon, f"three times the horizon of {self.horizon}")
-        embedding = draw(lambda key: network(spec, self.convolutions, (self.hidden, self.embedding), key), key)
-        nothing, count = jnp.zeros(spec.envs), jnp.zeros(spec.envs, jnp.int32)
-        # Never more wait than two horizons: one that is open, and one that closed when an episode ended.
-        entry = Entry(jnp.zeros((spec.envs, self.embedding)), count, count)
+        common.check_buffer_size(self, spec, 3 * self.n_step, f"three times n_step ({self.n_step})")
+        sizes = self.hidden_size, self.key_size
+        build = partial(make_network, spec, self.encoder, sizes)
+        embedding = init_params(build, key)
+        zeros, count = jnp.zeros(spec.num_envs), jnp.zeros(spec.num_envs, jnp.int32)
+        entry = Entry(jnp.zeros((spec.num_envs, self.key_size)), count, count)
+        capacity, _ = dnd.capacity(self.memory_size, spec)
         return State(
             embedding=embedding,
-            optimiser=optimiser(self.learning_rate, self.clip).init(embedding),
-            tables=tb.empty(spec.actions, tb.size(self.slots, spec)[0], self.embedding),
-            replay=room_for(self, spec, Row(nothing_seen(spec), count, nothing, nothing)),
-            waiting=wt.empty(entry, 2 * self.horizon + 4),
+            opt_state=common.adam(self, spec).init(embedding),
+            dnd=dnd.init_dnd(spec.num_actions, capacity, self.key_size),
+            replay=common.init_rows(self, spec, Row(common.zero_obs(spec), count, zeros, zeros)),
+            # At most 2 N wait: N open entries, and N that closed when an episode ended.
+            pending=accumulator.init_pending(entry, 2 * self.n_step + 4),
             loss=jnp.zeros(()),
         )
 
-    def act(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        envs, forget = spec.envs, tb.size(self.slots, spec)[1]
-        judged = shown(self, spec, to_judge(self, spec, timestep))
-        seen, h = judged[:envs], jax.vmap(state.embedding)(judged)
-        waiting = wt.accumulate(state.waiting, timestep.reward, self.gamma)
-        ready = wt.oldest(waiting, tb.WRITES)
-        new = tb.writing(ready, spec.actions)
-        near = tb.recall(state.tables, jnp.concatenate([h, new.key]), self.neighbours, self.delta)
-        read, written = tb.split(near, (len(h), tb.WRITES * envs))
-        tables, q = tb.settled(state.tables, tb.read_weighted(state.tables, read))
-        q = choosable(spec, q)
-        q, q_reached = q[:envs], q[-envs:]
-        tables = tb.write(tables, written, new, step, forget, self.write_rate)
-        if forget == "unused":
-            (present,) = tb.split(read, (envs,))
-            tables = tb.touch(tables, present, step)
+    def step(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key):
+        num_envs = spec.num_envs
+        obs = common.network_input(self, spec, common.obs_to_evaluate(self, spec, timestep))
+        keys = jax.vmap(state.embedding)(obs)
+        pending = accumulator.add_reward(state.pending, timestep.reward, self.gamma)
+        closed = accumulator.peek(pending, dnd.WRITES_PER_STEP)
+        writes = dnd.make_writes(closed, spec.num_actions)
+        queries = jnp.concatenate([keys, writes.key])
+        near = dnd.recall(state.dnd, queries, self.num_neighbours, self.kernel_delta)
+        near_read, near_written = dnd.split(near, (len(keys), len(writes.key)))
+        memory, q = dnd.read_before_write(state.dnd, dnd.read_weighted(state.dnd, near_read))
+        q = mask_actions(spec, q)
+        _, eviction = dnd.capacity(self.memory_size, spec)
+        memory = dnd.write(memory, near_written, writes, step, eviction, self.write_lr)
+        if eviction == "lru":
+            (near_current,) = dnd.split(near_read, (num_envs,))
+            memory = dnd.touch(memory, near_current, step)
 
-        chance = epsilon(self, spec, step)
-        action = explore(q, chance, jax.random.uniform(key, (2, envs)))
-        rest = jnp.where(ends(self, spec, timestep), 0.0, jnp.max(q_reached, axis=-1))
-        waiting = wt.drop(waiting, jnp.sum(ready.when, axis=-1))
-        waiting = wt.close(waiting, timestep.terminated | timestep.truncated, rest, self.horizon)
-        waiting = wt.append(waiting, Entry(h[:envs], action, jnp.full(envs, step)))
-        states = state.replay.state
-        states = rp.shoot(states, timestep.observation, step) if spec.stack else rp.store(states, seen, step)
-        rest = self.complete(state.replay, ready)._replace(state=None)
-        replay = rp.store(rest, Row(None, action, jnp.zeros(envs), jnp.zeros(envs)), step)._replace(state=states)
-        metrics = {
-            "epsilon": chance,
-            "value": jnp.mean(jnp.max(q, axis=-1)),
-            "memory": jnp.sum(tables.filled).astype(jnp.float32),
+        q, reached_q = q[:num_envs], q[-num_envs:]
+        epsilon = common.epsilon_schedule(self, spec, step)
+        action = common.epsilon_greedy(q, epsilon, jax.random.uniform(key, (2, num_envs)))
+        terminal = common.is_terminal(self, spec, timestep)
+        bootstrap = jnp.where(terminal, 0.0, jnp.max(reached_q, axis=-1))
+        pending = accumulator.drop(pending, jnp.sum(closed.mask, axis=-1))
+        pending = accumulator.close(pending, timestep.done, bootstrap, self.n_step)
+        entry = Entry(keys[:num_envs], action, jnp.full(num_envs, step))
+        pending = accumulator.append(pending, entry)
+        replay = self.store(state.replay, spec, closed, obs[:num_envs], action, timestep, step)
+        metrics: Metrics = {
+            "epsilon": epsilon,
+            "q_max": jnp.mean(jnp.max(q, axis=-1)),
+            "memory_size": jnp.sum(memory.size).astype(jnp.float32),
         }
-        return state._replace(tables=tables, replay=replay, waiting=waiting), action, metrics
+        return state._replace(dnd=memory, replay=replay, pending=pending), action, metrics
 
-    def complete(self, replay: Row, ready: wt.Ready) -> Row:
-        """Puts the returns that are now known into their rows."""
-        length, envs = replay.target.shape
-        rows = jnp.where(ready.when, ready.what.iteration % length, length)  # out of bounds: dropped
-        place = rows, jnp.arange(envs)[:, None]
+    def store(
+        self,
+        replay: Row,
+        spec: Spec,
+        closed: ClosedReturns,
+        obs: Shaped[Array, "E S"],
+        action: Int[Array, "E"],
+        timestep: TimeStep,
+        step: Int[Array, ""],
+    ) -> Row:
+        """Replay with the current observation and action, and with returns that are now known."""
+        if spec.frame_stack:
+            stored_obs = replay_buffer.add_frame(replay.obs, timestep.observation, step)
+        else:
+            stored_obs = replay_buffer.add(replay.obs, obs, step)
+        zeros = jnp.zeros(spec.num_envs)
+        rest = self.fill_returns(replay, closed)._replace(obs=None)
+        rest = replay_buffer.add(rest, Row(None, action, zeros, zeros), step)
+        return rest._replace(obs=stored_obs)
+
+    def fill_returns(self, replay: Row, closed: ClosedReturns) -> Row:
+        """Writes known returns into their rows."""
+        rows, num_envs = replay.n_step_return.shape
+        row = jnp.where(closed.mask, closed.entry.iteration % rows, rows)  # masked: dropped
+        index = row, jnp.arange(num_envs)[:, None]
         return replay._replace(
-            target=replay.target.at[place].set(ready.returns, mode="drop"),
-            known=replay.known.at[place].set(1.0, mode="drop"),
+            n_step_return=replay.n_step_return.at[index].set(closed.returns, mode="drop"),
+            is_known=replay.is_known.at[index].set(1.0, mode="drop"),
         )
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
-        tables = state.tables
+        def skip():
+            slots = jnp.zeros((self.batch_size, self.num_neighbours), jnp.int32)
+            index = jnp.zeros((self.batch_size, 1), jnp.int32), slots
+            change = jnp.zeros((*slots.shape, self.key_size)), jnp.zeros(slots.shape)
+            return (state.embedding, state.opt_state, state.loss), (index, *change)
 
-        def update():
-            batch: Row = rp.sample(state.replay, step + 1, jax.random.uniform(key, (self.batch,)))
-            h = jax.vmap(state.embedding)(batch.state)
-            taken = jnp.arange(spec.actions)[:, None] == batch.action
-            near = tb.recall(tables, h, self.neighbours, self.delta, only=taken)
-            slots, weights = (x[batch.action, jnp.arange(self.batch)] for x in (near.slots, near.weights))
-            place = batch.action[:, None], slots
-            lookup = Lookup(state.embedding, tables.keys[place], tables.values[place])
-            loss, gradient = jax.value_and_grad(self.loss)(lookup, weights > 0, batch)
-            steps, optimiser_state = optimiser(rate(self, spec, step), self.clip).update(gradient.embedding, state.optimiser)
-            embedding = jax.tree.map(jnp.add, state.embedding, steps)
-            # The loss is a mean; for the dictionary it is a sum of halves, so that its rate is that of a single example.
-            scale = -self.dictionary_rate * jnp.sum(batch.known) / 2
-            keys, values = scale * gradient.keys, scale * gradient.values
-            return (embedding, optimiser_state, loss), (place, clipped(keys, self.clip * self.dictionary_rate), values)
+        # The dictionary stays outside: a `cond` that returned it would copy it.
+        learned, (index, keys, values) = periodically(
+            partial(common.should_update, self, spec),
+            step,
+            lambda: self.update(state, spec, step, key),
+            skip,
+        )
+        embedding, opt_state, loss = learned
+        memory = state.dnd._replace(
+            keys=state.dnd.keys.at[index].add(keys),
+            values=state.dnd.values.at[index].add(values),
+        )
+        state = state._replace(embedding=embedding, opt_state=opt_state, loss=loss, dnd=memory)
+        return state, {"loss": loss}
 
-        def nothing():
-            slots = jnp.zeros((self.batch, self.neighbours), jnp.int32)
-            change = jnp.zeros((*slots.shape, self.embedding)), jnp.zeros(slots.shape)
-            return (state.embedding, state.optimiser, state.loss), ((jnp.zeros((self.batch, 1), jnp.int32), slots), *change)
+    def update(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
+        """One gradient step: the new embedding, and slots and changes of the dictionary."""
+        uniforms = jax.random.uniform(key, (self.batch_size,))
+        batch: Row = replay_buffer.sample(state.replay, step + 1, uniforms)
+        keys = jax.vmap(state.embedding)(batch.obs)
+        is_taken = jnp.arange(spec.num_actions)[:, None] == batch.action
+        near = dnd.recall(state.dnd, keys, self.num_neighbours, self.kernel_delta, is_taken)
+        row = jnp.arange(self.batch_size)
+        slots, weights = (x[batch.action, row] for x in (near.slots, near.weights))
+        index = batch.action[:, None], slots
+        lookup = Lookup(state.embedding, state.dnd.keys[index], state.dnd.values[index])
+        loss, gradient = jax.value_and_grad(self.loss_fn)(lookup, weights > 0, batch)
+        optimizer = common.adam(self, spec, step)
+        updates, opt_state = optimizer.update(gradient.embedding, state.opt_state)
+        embedding = jax.tree.map(jnp.add, state.embedding, updates)
+        # The loss is a mean; the dictionary's is a sum of halves, so that its rate is per example.
+        scale = -self.dnd_lr * jnp.sum(batch.is_known) / 2
+        key_change = clip_norm(scale * gradient.keys, common.MAX_GRAD_NORM * self.dnd_lr)
+        return (embedding, opt_state, loss), (index, key_change, scale * gradient.values)
 
-        # The tables stay outside: a `cond` that gave them back would copy them.
-        learnt, (place, keys, values) = when(partial(due, self, spec), step, update, nothing)
-        tables = tables._replace(keys=tables.keys.at[place].add(keys), values=tables.values.at[place].add(values))
-        state = state._replace(embedding=learnt[0], optimiser=learnt[1], loss=learnt[2], tables=tables)
-        return state, {"loss": state.loss}
+    def loss_fn(
+        self, lookup: Lookup, is_present: Bool[Array, "B K"], batch: Row
+    ) -> Float[Array, ""]:
+        """Mean squared error of the values read, over rows whose return is known."""
+        keys = jax.vmap(lookup.embedding)(batch.obs)
+        squared = jnp.sum((keys[:, None] - lookup.keys) ** 2, axis=-1)
+        kernel = is_present / (squared + self.kernel_delta)
+        total = jnp.maximum(jnp.sum(kernel, axis=-1), 1e-12)
+        q = jnp.sum(kernel * lookup.values, axis=-1) / total
+        error = batch.is_known * (batch.n_step_return - q) ** 2
+        return jnp.sum(error) / jnp.maximum(jnp.sum(batch.is_known), 1)
 
-    def loss(self, lookup: Lookup, there: Bool[Array, "B K"], batch: Row) -> Float[Array, ""]:
-        """The mean squared error of the values read, by the returns that are known; differentiable in embedding, keys and values."""
-        h = jax.vmap(lookup.embedding)(batch.state)
-        kernel = there / (jnp.sum((h[:, None] - lookup.keys) ** 2, axis=-1) + self.delta)
-        q = jnp.sum(kernel * lookup.values, axis=-1) / jnp.maximum(jnp.sum(kernel, axis=-1), 1e-12)
-        return jnp.sum(batch.known * (batch.target - q) ** 2) / jnp.maximum(jnp.sum(batch.known), 1)
+    def act_greedy(self, state: State, spec: Spec, observation, episode_start, key, epsilon=0.0):
+        return state, common.greedy_action(
+            spec, self.q_values(state, spec, observation), epsilon, key
+        )
 
-    def values(self, state: State, spec: Spec, observation: Shaped[Array, "E ..."]) -> Float[Array, "E A"]:
-        """What each action is held to be worth."""
-        h = jax.vmap(state.embedding)(shown(self, spec, observation))
-        return tb.read_weighted(state.tables, tb.recall(state.tables, h, self.neighbours, self.delta))
+    def policy_state(self, state: State) -> State:
+        return state._replace(opt_state=None, replay=None, pending=None)
 
-    def play(self, state: State, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
-        return state, greedy(spec, self.values(state, spec, observation), epsilon, key)
+    def q_values(
+        self, state: State, spec: Spec, observation: Shaped[Array, "E ..."]
+    ) -> Float[Array, "E A"]:
+        """The dictionary's value of each action."""
+        keys = jax.vmap(state.embedding)(common.network_input(self, spec, observation))
+        near = dnd.recall(state.dnd, keys, self.num_neighbours, self.kernel_delta)
+        return dnd.read_weighted(state.dnd, near)

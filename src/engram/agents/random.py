@@ -1,26 +1,30 @@
-"""Acts at random: what every learner must beat."""
+"""Uniformly random actions: the return that every learner must beat."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Int, Key
 
-from engram.agents.shared import count
-from engram.types import Spec, TimeStep
+from engram.agents import common
+from engram.types import Agent, Spec, TimeStep
 
 
 @dataclass(frozen=True)
-class Random:
-    """Every action with the same probability, whatever is seen."""
+class Random(Agent):
+    """Takes every action with the same probability."""
+
+    supports_action_mask: ClassVar[bool] = True
 
     def init(self, key: Key[Array, ""], spec: Spec) -> tuple[()]:
         return ()
 
-    def act(self, state, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key: Key[Array, ""]):
-        return state, jax.random.randint(key, (spec.envs,), 0, count(spec)), {}
+    def step(self, state, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key):
+        return state, self.sample(spec, spec.num_envs, key), {}
 
-    def learn(self, state, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
-        return state, {}
+    def act_greedy(self, state, spec: Spec, observation, episode_start, key, epsilon=0.0):
+        return state, self.sample(spec, observation.shape[0], key)
 
-    def play(self, state, spec: Spec, observation, first, key: Key[Array, ""], epsilon: Float[Array, ""] | float = 0.0):
-        return state, jax.random.randint(key, (observation.shape[0],), 0, count(spec))
+    def sample(self, spec: Spec, count: int, key: Key[Array, ""]) -> Int[Array, "E"]:
+        """Actions of `count` environments."""
+        return jax.random.randint(key, (count,), 0, common.num_valid_actions(spec))

@@ -1,0 +1,329 @@
+"""What several agents share: groups of options, exploration, replay, and when to update."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
+from optax import GradientTransformation
+
+from engram import replay_buffer
+from engram.config import Count, Positive, Probability
+from engram.encoders import EncoderName, is_image
+from engram.errors import EngramError
+from engram.networks import (
+    Network,
+    NormalizeObs,
+    make_network,
+    mask_actions,
+    obs_size,
+    preprocess,
+)
+from engram.optim import make_optimizer
+from engram.periodic import periodically
+from engram.replay_buffer import Transition
+from engram.targets import Loss
+from engram.types import Agent, Spec, TimeStep
+
+MAX_GRAD_NORM = 10.0
+"""of agents that learn from replay"""
+
+
+@dataclass(frozen=True)
+class CommonConfig(Agent):
+    """Options of every agent that learns."""
+
+    gamma: Probability = 0.99
+    """discount factor"""
+    normalize_obs: NormalizeObs = "none"
+    """bounds: map observations from their bounds to [-1, 1]; small: divide only numbers whose
+    bounds lie within (-1, 1) by the larger bound"""
+    truncation_is_terminal: bool | None = None
+    """whether a truncated episode counts as terminated; as the task says if None"""
+    clip_rewards: bool = True
+    """on Atari, clip rewards to [-1, 1]; reported returns are never clipped"""
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Options of agents that explore epsilon-greedily and learn from replay."""
+
+    supports_action_mask: ClassVar[bool] = True
+
+    epsilon_end: Probability = 0.01
+    """final probability of a random action; it starts at 1"""
+    epsilon_decay: Positive = 500.0
+    """environment steps in which epsilon's distance to its final value falls to 1/e"""
+    batch_size: Count = 32
+    """transitions (or sequences) per gradient step"""
+    buffer_size: Count = 1_000_000
+    """transitions in the replay buffer"""
+    learning_starts: Count = 32
+    """environment steps before the first update"""
+    train_frequency: Count = 1
+    """environment steps between two updates"""
+
+
+@dataclass(frozen=True)
+class QLearningConfig:
+    """Options of agents with a Q-network and one-step or n-step TD targets."""
+
+    learning_rate: Positive = 5e-4
+    """of Adam, for networks trained by TD errors"""
+    anneal_lr: bool = False
+    """decay the learning rate linearly to 0 over the run"""
+    hidden_size: Count = 144
+    """units of the Q-network's hidden layers"""
+    num_layers: Count = 2
+    """hidden layers of the Q-network"""
+    target_update_interval: Count = 100
+    """environment steps between two copies of the networks to their targets"""
+    gradient_steps: Count = 1
+    """gradient steps per update, each on its own batch"""
+    n_step: Count = 1
+    """rewards in a TD target before it bootstraps"""
+    double_q: bool = False
+    """select the next action with the online network, evaluate it with the target network"""
+    act_with_target: bool = False
+    """select actions with the target networks, which change less between two actions"""
+    loss: Loss = "mse"
+    """squared or Huber TD error"""
+    encoder: EncoderName = "paper"
+    """convolutions for images: the paper's four or the three of Mnih et al. (2015)"""
+
+
+def network_input(
+    config: CommonConfig, spec: Spec, observation: Shaped[Array, "E ..."]
+) -> Shaped[Array, "E S"]:
+    """Observations as networks receive them and as replay stores them."""
+    return preprocess(spec, observation, config.normalize_obs)
+
+
+def make_q_network(config: Any, spec: Spec, key: Key[Array, ""]) -> Network:
+    """A network from observations to one value per action."""
+    sizes = (*[config.hidden_size] * config.num_layers, spec.num_actions)
+    return make_network(spec, config.encoder, sizes, key)
+
+
+# Replay
+
+
+def init_replay(config: ReplayConfig, spec: Spec, **extra: Any) -> Transition:
+    """An empty buffer of transitions, with `extra` fields as in the agent's rows."""
+    obs = None if spec.frame_stack else zero_obs(spec)
+    zeros = jnp.zeros(spec.num_envs)
+    action = jnp.zeros(spec.num_envs, jnp.int32)
+    return init_rows(config, spec, Transition(obs, action, zeros, obs, zeros, zeros, **extra))
+
+
+def init_rows(config: ReplayConfig, spec: Spec, row: Any) -> Any:
+    """An empty buffer of rows like this one; `obs` is a frame buffer if frames are stacked."""
+    if not spec.frame_stack:
+        return replay_buffer.init_buffer(row, config.buffer_size, spec.num_iterations)
+    check_buffer_size(config, spec, spec.frame_stack + 2, "two more than frames are stacked")
+    num_iterations = spec.num_iterations + spec.frame_stack
+    rows = replay_buffer.init_buffer(row._replace(obs=None), config.buffer_size, num_iterations)
+    frames = replay_buffer.init_frames(spec.frame_stack, spec.shape, *rows.action.shape)
+    return rows._replace(obs=frames)
+
+
+def zero_obs(spec: Spec) -> Shaped[Array, "E S"]:
+    """Stands for the observations before the first step."""
+    return jnp.zeros((spec.num_envs, obs_size(spec)), jnp.uint8 if is_image(spec) else jnp.float32)
+
+
+def last_obs(spec: Spec, obs: Shaped[Array, "E S"]) -> Shaped[Array, "E S"]:
+    """What an agent keeps of the current observation; nothing if the frame buffer has it."""
+    return jnp.zeros((spec.num_envs, 0)) if spec.frame_stack else obs
+
+
+def store_transition(
+    config: CommonConfig,
+    spec: Spec,
+    state: Any,
+    timestep: TimeStep,
+    step: Int[Array, ""],
+    **extra: Any,
+) -> Transition:
+    """The agent's replay with the transition from its last `obs` and `action` to this timestep.
+
+    `extra` are further fields of the row. At step 0 there is no transition; the row written then is
+    overwritten before it can be sampled.
+    """
+    row = Transition(
+        obs=state.obs,
+        action=state.action,
+        reward=timestep.reward,
+        next_obs=None,
+        terminal=is_terminal(config, spec, timestep).astype(jnp.float32),
+        done=timestep.done.astype(jnp.float32),
+        **extra,
+    )
+    replay = state.replay
+    if not spec.frame_stack:
+        next_obs = network_input(config, spec, timestep.final_observation)
+        return replay_buffer.add(replay, row._replace(next_obs=next_obs), step - 1)
+    frames = replay_buffer.add_frame(replay.obs, timestep.observation, step)
+    rest = replay_buffer.add(replay._replace(obs=None), row._replace(obs=None), step - 1)
+    return rest._replace(obs=frames)
+
+
+# Ends of episodes
+
+
+def truncation_ends(config: CommonConfig, spec: Spec) -> bool:
+    """Whether truncation counts as termination: as the option says, else as the task does.
+
+    With frame stacks it always does, since the frame after a truncation is not stored.
+    """
+    if spec.frame_stack:
+        return True
+    given = config.truncation_is_terminal
+    return spec.truncation_is_terminal if given is None else given
+
+
+def is_terminal(config: CommonConfig, spec: Spec, timestep: TimeStep) -> Bool[Array, "E"]:
+    """Whether nothing is bootstrapped after the last transition."""
+    return timestep.done if truncation_ends(config, spec) else timestep.terminated
+
+
+def obs_to_evaluate(config: CommonConfig, spec: Spec, timestep: TimeStep) -> Array:
+    """Current observations and, behind them, those that the last actions led to.
+
+    They differ only at an episode's end. Where truncation is terminal the latter have no value and
+    are left out: each is a search of the memory.
+    """
+    if truncation_ends(config, spec):
+        return timestep.observation
+    return jnp.concatenate([timestep.observation, timestep.final_observation])
+
+
+# Exploration and schedules
+
+
+def epsilon_schedule(config: Any, spec: Spec, step: Int[Array, ""]) -> Float[Array, ""]:
+    """Probability of a random action: exponential decay from 1 to `epsilon_end`."""
+    decay = jnp.exp(-step * spec.num_envs / config.epsilon_decay)
+    return config.epsilon_end + (1.0 - config.epsilon_end) * decay
+
+
+def learning_rate_schedule(
+    config: Any, spec: Spec, step: Int[Array, ""] | int
+) -> Float[Array, ""] | float:
+    """The learning rate of this iteration."""
+    if not config.anneal_lr:
+        return config.learning_rate
+    return config.learning_rate * jnp.maximum(1 - step / spec.num_iterations, 0.0)
+
+
+def adam(config: Any, spec: Spec, step: Int[Array, ""] | int = 0) -> GradientTransformation:
+    """Adam with the learning rate of this iteration and clipped gradients."""
+    return make_optimizer(learning_rate_schedule(config, spec, step), MAX_GRAD_NORM)
+
+
+def epsilon_greedy(
+    q: Float[Array, "E A"], epsilon: Float[Array, ""], uniforms: Float[Array, "2 E"]
+) -> Int[Array, "E"]:
+    """A greedy action or, with probability epsilon, any valid one; ties are broken at random.
+
+    A table that has stored no reward would otherwise always take the first action.
+    """
+    explore, choice = uniforms
+    is_greedy = q == jnp.max(q, axis=-1, keepdims=True)
+    candidates = jnp.where((explore < epsilon)[:, None], q > -jnp.inf, is_greedy)
+    count = jnp.cumsum(candidates, axis=-1)
+    drawn = jnp.minimum((choice * count[:, -1]).astype(jnp.int32), count[:, -1] - 1)
+    return jnp.argmax(count > drawn[:, None], axis=-1).astype(jnp.int32)
+
+
+def num_valid_actions(spec: Spec) -> Int[Array, ""] | int:
+    """Actions that this run may take."""
+    return spec.num_actions if spec.num_valid_actions is None else spec.num_valid_actions
+
+
+def greedy_action(
+    spec: Spec,
+    q: Float[Array, "E A"],
+    epsilon: Float[Array, ""] | float,
+    key: Key[Array, ""],
+) -> Int[Array, "E"]:
+    """The first greedy action or, with probability epsilon, any valid one."""
+    greedy = jnp.argmax(mask_actions(spec, q), axis=-1).astype(jnp.int32)
+    if isinstance(epsilon, float) and not epsilon:
+        return greedy
+    explore_key, action_key = jax.random.split(key)
+    random = jax.random.randint(action_key, greedy.shape, 0, num_valid_actions(spec))
+    return jnp.where(jax.random.uniform(explore_key, greedy.shape) < epsilon, random, greedy)
+
+
+def period(env_steps: int, spec: Spec) -> int:
+    """Iterations in which all environments of a run together take so many steps."""
+    return max(1, env_steps // spec.num_envs)
+
+
+def should_update(config: Any, spec: Spec, step: Int[Array, ""] | int) -> Bool[Array, ""] | bool:
+    """Whether this iteration updates the networks."""
+    has_started = step * spec.num_envs >= config.learning_starts
+    return has_started & (step % period(config.train_frequency, spec) == 0)
+
+
+def update_target(
+    config: Any, spec: Spec, step: Int[Array, ""], params: PyTree, target_params: PyTree
+) -> PyTree:
+    """The target networks, replaced by the online ones every `target_update_interval` steps."""
+    interval = period(config.target_update_interval, spec)
+    if is_image(spec):  # large networks: a branch costs less than reading both
+        is_due = lambda step: step % interval == 0  # noqa: E731
+        return periodically(is_due, step, lambda: params, lambda: target_params)
+    is_due = step % interval == 0
+    return jax.tree.map(lambda new, old: jnp.where(is_due, new, old), params, target_params)
+
+
+def run_updates(
+    config: Any,
+    prepare: Callable[[Float[Array, "U N"]], PyTree],
+    update: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
+    params: PyTree,
+    key: Key[Array, ""],
+    num_uniforms: int,
+) -> tuple[PyTree, PyTree]:
+    """All gradient steps of an iteration, and the means of their losses.
+
+    `prepare` computes what no update changes for all of them at once, from uniforms [U, N]:
+    replay, memory and target networks are read once. `update` takes one batch of it.
+    """
+    count = config.gradient_steps
+    keys = key[None] if count == 1 else jax.random.split(key, count)
+    uniforms = jax.vmap(lambda key: jax.random.uniform(key, (num_uniforms,)))(keys)
+    batches = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), prepare(uniforms))
+    if count == 1:
+        return update(params, jax.tree.map(lambda x: x[0], batches))
+    params, losses = lax.scan(update, params, batches)
+    return params, jax.tree.map(jnp.mean, losses)
+
+
+# Checks
+
+
+def check_neighbours(config: Any, *names: str) -> None:
+    """Raises if more neighbours are wanted than a memory has slots."""
+    for name in names:
+        if (getattr(config, name) or 0) > config.memory_size:
+            raise EngramError(
+                f"{name} ({getattr(config, name)}) must not exceed memory_size "
+                f"({config.memory_size}): lower the one or raise the other."
+            )
+
+
+def check_buffer_size(config: ReplayConfig, spec: Spec, rows: int, reason: str) -> None:
+    """Raises if the buffer cannot hold so many consecutive steps of each environment."""
+    needed = rows * spec.num_envs
+    if config.buffer_size < needed:
+        each = f" of each of {spec.num_envs} environments" if spec.num_envs > 1 else ""
+        raise EngramError(
+            f"buffer_size ({config.buffer_size}) must hold {rows} steps{each}, {reason}: "
+            f"raise it to at least {needed}, or lower the other."
+        )

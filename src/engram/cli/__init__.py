@@ -1,0 +1,53 @@
+"""The command line: train, resume, eval, list, show, reproduce, campaign, report."""
+
+import os
+import signal
+import sys
+import threading
+import traceback
+
+from engram.errors import EngramError, Interrupted
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command; what the user can put right is one sentence and exit code 2."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if threading.current_thread() is threading.main_thread():
+        # a command that is asked to end cleans up as after Ctrl-C
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        run([word for word in words if word != "--traceback"])
+        sys.stdout.flush()
+    except EngramError as error:
+        print_error(error, show_traceback="--traceback" in words)
+        sys.exit(130 if isinstance(error, Interrupted) else 2)
+    except KeyboardInterrupt as error:
+        text = "Stopped at once; the last checkpoint, if there is one, is as it was."
+        print_error(error, text, show_traceback="--traceback" in words)
+        sys.exit(130)
+    except BrokenPipeError:  # `engram list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def run(arguments: list[str]) -> None:
+    """Run the command that the arguments spell."""
+    if arguments[:1] == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"engram {version('engram-rl')}")
+        return
+    from engram.cli.arguments import read_command
+
+    read_command(arguments or ["--help"]).run()
+
+
+def print_error(error: BaseException, text: str = "", show_traceback: bool = False) -> None:
+    """Print an error to stderr as one sentence, or its traceback."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    if show_traceback:
+        traceback.print_exception(error)
+        return
+    sentence = escape(text or str(error))
+    Console(stderr=True).print(f"[bold red]engram:[/] {sentence}", soft_wrap=True, highlight=False)

@@ -1,0 +1,79 @@
+"""The commands that train nothing: eval, list, show."""
+
+from dataclasses import dataclass
+
+from engram.cli.training import use_device
+from engram.config import Count
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Evaluate trained agents greedily."""
+
+    dir: str
+    """the run folder"""
+    episodes: Count = 100
+    """greedy episodes per seed"""
+    video: str | None = None
+    """a file (.gif, .webp or, with ffmpeg, .mp4) for one episode of the best seed"""
+    device: str | None = None
+    """cpu, gpu or tpu; the fastest available if None"""
+
+    def run(self) -> None:
+        from engram.video import check_name
+
+        if self.video:
+            check_name(self.video)
+        with use_device(self.device):
+            self.evaluate_and_record()
+
+    def evaluate_and_record(self) -> None:
+        """Print the returns of each seed, and record an episode of the best if wanted."""
+        from rich.console import Console
+
+        from engram import training
+        from engram.agents import agent_name
+        from engram.evaluation import evaluate_policy, make_render_env, record_episode
+        from engram.loggers.console import print_evaluation, print_line
+        from engram.video import save_video
+
+        run = training.load_training(self.dir, call="engram.evaluate({path!r}, task=...)")
+        if self.video:
+            make_render_env(run.task).close()  # refuse before the evaluation, not after
+        policies = training.load_all(self.dir)
+        step = training.trained_steps(self.dir)
+        with Console().status("evaluating"):
+            returns = {
+                seed: evaluate_policy(policy, run.task, self.episodes, seed)
+                for seed, policy in policies.items()
+            }
+        at_step = "" if step >= run.steps else f" after {step:,} of {run.steps:,} steps"
+        print_evaluation(f"{agent_name(run.agent)} on {run.task.name}{at_step}", returns)
+        if self.video:
+            best = max(returns, key=lambda seed: returns[seed].mean())
+            frames, fps = record_episode(policies[best], run.task, best)
+            save_video(frames, self.video, fps)
+            print_line(f"One episode of seed {best}: {self.video}")
+
+
+@dataclass(frozen=True)
+class List:
+    """List agents, tasks and presets."""
+
+    def run(self) -> None:
+        from engram.loggers.console import print_agents_and_tasks
+
+        print_agents_and_tasks()
+
+
+@dataclass(frozen=True)
+class Show:
+    """Show an agent's options, their defaults and presets."""
+
+    agent: str
+    """a name (engram list), or module:Class for an agent of your own"""
+
+    def run(self) -> None:
+        from engram.loggers.console import print_options
+
+        print_options(self.agent)

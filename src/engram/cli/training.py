@@ -1,0 +1,180 @@
+"""The commands that train: train, resume."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+import tyro
+
+from engram.config import Count, check, convert
+from engram.errors import EngramError
+
+# Modules that import JAX are imported where they are used: `engram --help` must not wait for them.
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train an agent, ten seeds at once, and write a run folder."""
+
+    agent: str
+    """a name (engram list) or module:Class; engram train AGENT --help shows its options"""
+    task: str
+    """a name (engram list), gym:ID or atari:GAME"""
+    seeds: str = "10"
+    """number of runs, with seeds 0, 1, ...; or the seeds themselves: 1,2,3"""
+    seed: int | None = None
+    """one run with this seed, instead of --seeds"""
+    steps: Count | None = None
+    """agent steps per run; the task's default if None"""
+    num_envs: Count | None = None
+    """environments per run, stepped together; if None 1, for Atari 4 per gradient step"""
+    preset: str | None = None
+    """a named set of options (engram list)"""
+    out: str | None = None
+    """the run folder; runs/AGENT-TASK if None"""
+    use_gym: bool = False
+    """step Gymnasium's environment even if the task is also written in JAX"""
+    tensorboard: bool = False
+    """write returns and metrics for TensorBoard too (pip install tensorboard)"""
+    device: str | None = None
+    """cpu, gpu or tpu; the fastest available if None"""
+    options: ClassVar[Any] = None  # the agent with its options; a field once its name is known
+
+    @classmethod
+    def with_agent_options(
+        cls, agent: str, task: str | None = None, preset: str | None = None
+    ) -> type[Self]:
+        """The command with an agent's options, whose defaults are those of the preset."""
+        from engram.agents import default_preset, make
+        from engram.envs import get_task
+
+        if preset is None:
+            preset = default_preset(agent, task is not None and get_task(task).atari is not None)
+        default = make(agent, preset)
+        group = Annotated[type(default), tyro.conf.arg(name=agent)]
+        fields = [
+            ("preset", str | None, dataclasses.field(default=preset)),
+            ("options", group, dataclasses.field(default=default)),
+        ]
+        command = dataclasses.make_dataclass(cls.__name__, fields, bases=(cls,), frozen=True)
+        command.__doc__ = cls.__doc__
+        return command
+
+    def run(self) -> None:
+        from engram import training
+        from engram.agents import make
+        from engram.envs import get_task
+        from engram.loggers import console
+
+        seeds = read_seeds(self.seeds, self.seed)
+        if self.preset != "paper" and make(self.agent, self.preset) == make(self.agent, "paper"):
+            console.print_warning(f"The preset {self.preset} changes nothing for {self.agent}.")
+        task = get_task(self.task, self.steps)
+        print_warnings(self.options, task, self.num_envs)
+        out = self.out or unused_path("runs", f"{self.agent}-{task.name}")
+        runs = console.count_seeds(seeds if isinstance(seeds, int) else len(seeds))
+        title = f"{self.agent} on {task.name}, {runs}, {task.format_steps(task.steps)}, into {out}"
+        hooks = [console.ProgressBar(title), *tensorboard_hooks(self.tensorboard, out)]
+        with use_device(self.device):
+            result = training.train(
+                self.options,
+                task,
+                seeds=seeds,
+                steps=self.steps,
+                num_envs=self.num_envs,
+                out=out,
+                use_gym=self.use_gym,
+                hooks=hooks,
+            )
+        console.print_result(result)
+
+
+def read_seeds(seeds: str, seed: int | None = None) -> int | tuple[int, ...]:
+    """A number of seeds, or the seeds that are listed."""
+    if seed is not None:
+        return (seed,)
+    if "," not in seeds:
+        number = convert(seeds, int)
+        check("--seeds", number, Count)
+        return number
+    numbers = [convert(text, int) for text in seeds.split(",") if text.strip()]
+    for number in numbers:
+        check("Each of --seeds", number, int)
+    return tuple(numbers)
+
+
+def print_warnings(agent: Any, task: Any, num_envs: int | None) -> None:
+    """Warn if no network will learn, or if a network will hardly see the images."""
+    from engram.envs import image_warning
+    from engram.loggers.console import print_warning
+    from engram.runners import default_num_envs
+
+    starts = agent.learning_starts
+    if starts > task.steps - (num_envs or default_num_envs(agent, task)):
+        print_warning(
+            f"No network will learn in {task.steps:,} steps: they begin after {starts:,}, "
+            "which --learning-starts lowers."
+        )
+    may_be_images = task.atari is None and task.jax_env is None
+    warning = image_warning(task) if may_be_images and hasattr(agent, "encoder") else None
+    if warning is not None:
+        print_warning(warning)
+
+
+def unused_path(folder: str, name: str) -> Path:
+    """The first of folder/name, folder/name-2, folder/name-3, ... that does not exist."""
+    path = Path(folder, re.sub(r"[^\w.+-]+", "-", name))
+    numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return path if not path.exists() else next(other for other in numbered if not other.exists())
+
+
+def tensorboard_hooks(is_wanted: bool, out: str | Path) -> list[Any]:
+    """The hook that writes for TensorBoard into the run folder, if wanted."""
+    from engram.loggers.tensorboard import TensorBoard
+
+    return [TensorBoard(Path(out) / "tensorboard")] if is_wanted else []
+
+
+@contextmanager
+def use_device(name: str | None) -> Iterator[None]:
+    """Within it programs run on a device of that kind."""
+    if name is None:
+        yield
+        return
+    import jax
+
+    try:
+        device = jax.devices(name)[0]
+    except RuntimeError:
+        available = sorted({device.platform for device in jax.devices()} | {"cpu"})
+        choice = f"choose {' or '.join(available)}, or leave --device out"
+        raise EngramError(f"There is no device {name!r} here: {choice}.") from None
+    with jax.default_device(device):
+        yield
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Continue a training that was stopped."""
+
+    dir: str
+    """the run folder"""
+    tensorboard: bool = False
+    """write returns and metrics for TensorBoard too (pip install tensorboard)"""
+    device: str | None = None
+    """cpu, gpu or tpu; the fastest available if None"""
+
+    def run(self) -> None:
+        from engram import training
+        from engram.loggers import console
+
+        bar = console.ProgressBar(f"resuming {self.dir}")
+        hooks = [bar, *tensorboard_hooks(self.tensorboard, self.dir)]
+        with use_device(self.device):
+            result = training.resume(self.dir, hooks=hooks)
+        console.print_result(result)

@@ -1,0 +1,160 @@
+"""Image encoders: which observations are images, and the convolutions that encode them."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, Shaped
+
+from engram.types import Spec
+
+EncoderName = Literal["paper", "nature"]
+Layer = tuple[int, int, int]
+"""filters, kernel size and stride"""
+
+LAYERS: dict[str, tuple[Layer, ...]] = {
+    "paper": ((32, 8, 4), (64, 4, 2), (64, 3, 1), (1024, 3, 1)),
+    "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
+}
+SMALL_IMAGE_LAYERS = ((32, 4, 2), (64, 4, 2)), ((32, 3, 1), (64, 3, 1))
+"""for images too small for the layers above, and for still smaller ones"""
+MIN_FEATURE_MAP = 3
+"""smallest height and width that convolutions may leave: on 1 x 1 a DQN does not learn positions"""
+MIN_PIXELS = 5
+"""smallest height and width of an image"""
+
+
+def is_image(spec: Spec) -> bool:
+    """Whether observations are images: uint8, at least 5 x 5, with or without channels or stack."""
+    if spec.dtype != "uint8" or len(spec.shape) not in (2, 3, 4):
+        return False
+    return min(channels_first(spec.shape)[0][1:]) >= MIN_PIXELS
+
+
+def channels_first(shape: tuple[int, ...]) -> tuple[tuple[int, int, int], tuple[int, ...]]:
+    """The shape (channels, height, width) of an image, and the axes in that order.
+
+    Height and width are the equal neighbouring axes; if there are none, the shorter of the first
+    and the last axis holds the channels. Of four axes the first is a stack of images, whose
+    channels are joined.
+    """
+    if len(shape) == 2:
+        return (1, *shape), (0, 1)  # pyright: ignore
+    stack_axes, (first, middle, last) = len(shape) - 3, shape[-3:]
+    is_one_pair = (first == middle) != (middle == last)
+    channels_last = first == middle if is_one_pair else last < first
+    image_axes = (2, 0, 1) if channels_last else (0, 1, 2)
+    axes = (*range(stack_axes), *(stack_axes + axis for axis in image_axes))
+    *channels, height, width = (shape[axis] for axis in axes)
+    return (math.prod(channels), height, width), axes
+
+
+class Convolution(eqx.Module):
+    """A convolution with ReLU, as one matrix product over patches.
+
+    Over many runs it stays one product, where `lax.conv` becomes many.
+    """
+
+    linear: eqx.nn.Linear
+    kernel: int = eqx.field(static=True)
+    stride: int = eqx.field(static=True)
+
+    def __init__(self, channels: int, filters: int, kernel: int, stride: int, key: Key[Array, ""]):
+        self.linear = eqx.nn.Linear(kernel * kernel * channels, filters, key=key)
+        self.kernel, self.stride = kernel, stride
+
+    def __call__(self, x: Shaped[Array, "H W C"]) -> Float[Array, "h w O"]:
+        assert self.linear.bias is not None
+        # Patches of bytes are gathered four times as fast as patches of floats.
+        inputs = to_float(patches(x, self.kernel, self.stride))
+        return jax.nn.relu(inputs @ self.linear.weight.T + self.linear.bias)
+
+
+def to_float(x: Shaped[Array, "..."], pixel_max: int = 255) -> Float[Array, "..."]:
+    """Floats; bytes are scaled to [0, 1]."""
+    return x.astype(jnp.float32) / pixel_max if x.dtype == jnp.uint8 else x.astype(jnp.float32)
+
+
+def patches(x: Shaped[Array, "H W C"], kernel: int, stride: int) -> Shaped[Array, "h w X"]:
+    """The windows of a convolution, each as one row; edges that it does not reach are dropped.
+
+    They are gathered from blocks of `stride` pixels, of which `kernel` must be a multiple.
+    """
+    blocks = kernel // stride
+    height, width = output_size((*x.shape[:2],), kernel, stride)
+    rows, columns = height + blocks - 1, width + blocks - 1
+    x = x[: rows * stride, : columns * stride].reshape(rows, stride, columns, stride, -1)
+    x = x.transpose(0, 2, 1, 3, 4).reshape(rows, columns, -1)
+    windows = [x[i : i + height, j : j + width] for i in range(blocks) for j in range(blocks)]
+    return jnp.concatenate(windows, axis=-1)
+
+
+def output_size(size: tuple[int, ...], kernel: int, stride: int) -> tuple[int, ...]:
+    """Height and width after a convolution; not above 0 if the image is too small for it."""
+    return tuple((side - kernel) // stride + 1 for side in size)
+
+
+def feature_map_size(shape: tuple[int, ...], layers: Sequence[Layer]) -> tuple[int, ...]:
+    """Height and width after all layers."""
+    size = channels_first(shape)[0][1:]
+    for _, kernel, stride in layers:
+        size = output_size(size, kernel, stride)
+    return size
+
+
+def layers_for(shape: tuple[int, ...], name: EncoderName) -> Sequence[Layer]:
+    """The named layers, or smaller ones if the image is too small for them."""
+    choices = LAYERS[name], LAYERS["nature"], *SMALL_IMAGE_LAYERS
+    fitting = (
+        layers for layers in choices if min(feature_map_size(shape, layers)) >= MIN_FEATURE_MAP
+    )
+    return next(fitting, SMALL_IMAGE_LAYERS[-1])
+
+
+class CNN(eqx.Module):
+    """Convolutions over an image or a stack of frames."""
+
+    layers: tuple[Convolution, ...]
+    shape: tuple[int, ...] = eqx.field(static=True)
+    pixel_max: int = eqx.field(static=True)
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        layers: Sequence[Layer],
+        key: Key[Array, ""],
+        pixel_max: int = 255,
+    ):
+        channels = [channels_first(shape)[0][0], *(filters for filters, _, _ in layers)]
+        keys = jax.random.split(key, len(layers))
+        self.layers = tuple(
+            Convolution(c, *layer, key=k)
+            for c, layer, k in zip(channels, layers, keys, strict=False)
+        )
+        self.shape, self.pixel_max = shape, pixel_max
+
+    def __call__(self, x: Shaped[Array, "S"]) -> Float[Array, "F"]:
+        image_shape, axes = channels_first(self.shape)
+        x = x.reshape(self.shape).transpose(axes).reshape(image_shape).transpose(1, 2, 0)
+        if self.pixel_max != 255:
+            x = to_float(x, self.pixel_max)
+        for layer in self.layers:
+            x = layer(x)
+        return x.ravel()
+
+    @property
+    def num_features(self) -> int:
+        """Length of the output."""
+        layers = [(0, layer.kernel, layer.stride) for layer in self.layers]
+        filters = int(self.layers[-1].linear.out_features)
+        return filters * math.prod(feature_map_size(self.shape, layers))
+
+
+def make_encoder(spec: Spec, name: EncoderName, key: Key[Array, ""]) -> CNN | None:
+    """The encoder of image observations; None for observations that are vectors."""
+    if not is_image(spec):
+        return None
+    return CNN(spec.shape, layers_for(spec.shape, name), key, spec.pixel_max)

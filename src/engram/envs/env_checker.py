@@ -1,0 +1,205 @@
+"""Checks of environments: thorough ones before training, and cheap ones at every step.
+
+Functions named `..._error` return the cause in words that continue a sentence, or None.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import DTypeLike
+
+from engram.envs.spaces import ObservationError, flatten_error
+from engram.errors import EngramError
+from engram.types import Spec
+
+
+def check_env(env: gym.Env, name: str) -> None:
+    """Raises if the spaces, a reset or the first steps show an error; reset `env` afterwards."""
+    check_spaces(env, name)
+    space, actions = env.observation_space, env.action_space
+    assert isinstance(space, spaces.Box)
+    assert isinstance(actions, spaces.Discrete)
+    _check_reset(env, name, space)
+    for i in range(3):
+        with env_errors(name, "step"):
+            result = env.step(int(i % actions.n))
+        if cause := step_error(result, space):
+            raise env_error(name, "step", cause)
+        if result[2] or result[3]:
+            _check_reset(env, name, space)
+
+
+def check_spaces(env: gym.Env, name: str) -> None:
+    """Raises if an agent cannot use the environment's observation or action space."""
+    if not isinstance(env, gym.Env):
+        raise EngramError(
+            f"{name} is {_kind(env)}, not a gymnasium.Env: derive it from gymnasium.Env."
+        )
+    cause = _action_space_error(getattr(env, "action_space", None))
+    cause = cause or _observation_space_error(getattr(env, "observation_space", None))
+    if cause:
+        raise EngramError(f"The environment {name} cannot be used as it is: {cause}.")
+
+
+@contextmanager
+def env_errors(name: str, method: str) -> Iterator[None]:
+    """Turns an exception of an environment's method into an EngramError that names both."""
+    try:
+        yield
+    except ObservationError as error:
+        raise env_error(name, method, f"wrong observation ({one_line(error)})") from error
+    except EngramError:
+        raise
+    except Exception as error:
+        cause = f"it raised {type(error).__name__} ({one_line(error)})"
+        raise env_error(name, method, cause) from error
+
+
+def env_error(name: str, method: str, cause: str) -> EngramError:
+    """The error for a method of the environment that raised or returned something wrong."""
+    return EngramError(
+        f"The environment {name} is at fault in {method}: {cause}; correct it and start again."
+    )
+
+
+def one_line(error: Exception) -> str:
+    """The message of an exception on one line, without its full stop."""
+    return " ".join(str(error).split()).rstrip(".")
+
+
+def reset_error(result: Any, space: spaces.Box | Spec) -> str | None:
+    """What is wrong with the result of `reset`, if anything."""
+    if not (isinstance(result, tuple) and len(result) == 2):
+        return f"it returned {_kind(result)} instead of the pair observation, info"
+    return observation_error(result[0], space.shape, space.dtype) or _info_error(result[1])
+
+
+def step_error(result: Any, space: spaces.Box | Spec) -> str | None:
+    """What is wrong with the result of `step`, if anything."""
+    if not (isinstance(result, tuple) and len(result) == 5):
+        return (
+            f"it returned {_kind(result)} instead of the five "
+            "observation, reward, terminated, truncated, info"
+        )
+    observation, reward, terminated, truncated, info = result
+    return (
+        observation_error(observation, space.shape, space.dtype)
+        or reward_error(reward)
+        or flag_error("terminated", terminated)
+        or flag_error("truncated", truncated)
+        or _info_error(info)
+        or true_reward_error(info)
+    )
+
+
+def observation_error(
+    observation: Any, shape: tuple[int, ...], dtype: DTypeLike = "float32"
+) -> str | None:
+    """What is wrong with an observation, or with a batch if `shape` has its axis, if anything."""
+    try:
+        array = np.asarray(observation)
+    except ValueError:
+        kind = type(observation).__name__
+        return f"observation is a ragged {kind}, not an array of shape {shape}"
+    if not np.can_cast(array.dtype, dtype, "same_kind"):
+        return f"observation has dtype {array.dtype} instead of {np.dtype(dtype)}"
+    if array.shape != shape:
+        return f"observation has shape {array.shape} instead of {shape}"
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        return f"observation{list(index) or ''} is {array[index]}, not a finite number"
+    return None
+
+
+def reward_error(reward: Any) -> str | None:
+    """What is wrong with one reward, if anything."""
+    try:
+        is_finite = math.isfinite(reward)
+    except (TypeError, ValueError, OverflowError):
+        is_finite = False
+    return None if is_finite else f"reward is {reward!r}, not a finite number"
+
+
+def true_reward_error(info: dict) -> str | None:
+    """What is wrong with the reward without noise, if the environment reports one."""
+    cause = reward_error(info.get("true_reward", 0.0))
+    return f"in info['true_reward'], which reported returns use, {cause}" if cause else None
+
+
+def flag_error(field: str, flag: Any) -> str | None:
+    """What is wrong with `terminated` or `truncated`, if anything."""
+    array = np.asarray(flag)
+    is_bool = array.shape == () and array.dtype.kind == "b"
+    return None if is_bool else f"{field} is {flag!r}, not a bool"
+
+
+def _info_error(info: Any) -> str | None:
+    return None if isinstance(info, dict) else f"info is {_kind(info)}, not a dict"
+
+
+def _check_reset(env: gym.Env, name: str, space: spaces.Box) -> None:
+    with env_errors(name, "reset"):
+        result = env.reset(seed=0)
+    if cause := reset_error(result, space):
+        raise env_error(name, "reset", cause)
+
+
+def _action_space_error(space: Any) -> str | None:
+    remedy = "agents choose one of n actions: use Discrete(n)"
+    match space:
+        case spaces.Discrete(start=0):
+            return None
+        case spaces.Discrete(n=n, start=start):
+            return (
+                f"its action_space counts from {start}, but agents count from 0: "
+                f"use Discrete({n}), or let engram.envs.get_task wrap it"
+            )
+        case spaces.Box():
+            return (
+                f"its action_space is continuous ({space}), but {remedy} and map each action "
+                "to a value in step, or with gymnasium.wrappers.TransformAction"
+            )
+        case spaces.MultiDiscrete() | spaces.MultiBinary():
+            return (
+                f"its action_space is {space}, but {remedy} "
+                "and give each combination a number of its own"
+            )
+        case None:
+            return f"it has no action_space, and {remedy} in its __init__"
+        case _:
+            return f"its action_space is {_kind(space)}, but {remedy}"
+
+
+def _observation_space_error(space: Any) -> str | None:
+    remedy = "agents need arrays of numbers: use a Box"
+    match space:
+        case spaces.Box():
+            return None
+        case (
+            spaces.Discrete()
+            | spaces.MultiDiscrete()
+            | spaces.MultiBinary()
+            | spaces.Dict()
+            | spaces.Tuple()
+        ):
+            kind = f"its observation_space is {_kind(space)}"
+            return (
+                flatten_error(space) or f"{kind}, but {remedy}, or let engram.envs.get_task wrap it"
+            )
+        case None:
+            return f"it has no observation_space, and {remedy}, set in its __init__"
+        case _:
+            return (
+                f"its observation_space is {_kind(space)}, but {remedy}, "
+                "and encode it as numbers of a fixed shape"
+            )
+
+
+def _kind(value: Any) -> str:
+    size = f" of {len(value)}" if isinstance(value, tuple | list) else ""
+    return f"a {type(value).__name__}{size}"

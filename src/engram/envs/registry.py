@@ -1,0 +1,292 @@
+"""Tasks by name: the paper's classical control, Atari, Gymnasium ids, and your own environments."""
+
+import importlib
+import inspect
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
+
+from engram.envs.atari import GAMES, PROTOCOLS, AtariEnv, AtariGame
+from engram.envs.classic_control import NO_NOISE, CartPole, MountainCar, Noise
+from engram.envs.env_checker import env_errors, one_line
+from engram.envs.spaces import wrap_spaces
+from engram.envs.task import Task
+from engram.envs.wrappers import BernoulliReward, GaussianReward, RepeatedObservation
+from engram.errors import EngramError, nearest_names
+
+EnvFunction = Callable[..., gym.Env]
+GYM_REMEDY = "correct the id, or name the package that registers it, as in gym:my_package:Mine-v0"
+
+
+def get_task(task: str | Task | EnvFunction, steps: int | None = None) -> Task:
+    """The task of a name, of `gym:ID` or `atari:GAME`, or of a function that makes an environment.
+
+    `steps` replaces the task's default. No environment is made: `Task.inspect` finds its errors.
+    """
+    if steps is not None and (not isinstance(steps, int) or steps < 1):
+        raise EngramError(f"A task cannot have steps={steps!r}: give a whole number above 0.")
+    match task:
+        case Task():
+            result = task
+        case str():
+            result = _named_task(task)
+        case function if callable(function):
+            name = _function_name(function)
+            result = Task(name, f"your own {name}", partial(_make_own, function, name))
+        case _:
+            raise EngramError(
+                f"A task cannot be of type {type(task).__name__}: "
+                "give a name, gym:ID, atari:GAME, or a function that makes an environment."
+            )
+    return result if steps is None else replace(result, steps=steps)
+
+
+def is_registered(task: Task) -> bool:
+    """Whether `get_task(task.name)` is this task, and not a function of yours with such a name."""
+    if task.name.startswith(("gym:", "atari:")):
+        return True
+    return task.name in TASKS and TASKS[task.name].make is task.make
+
+
+def task_names() -> list[str]:
+    """Names of all registered tasks, without the families gym: and atari:."""
+    return list(TASKS)
+
+
+def _named_task(name: str) -> Task:
+    if name in TASKS:
+        return TASKS[name]
+    if name.startswith("atari:"):
+        return _atari_task(name)
+    if name.startswith("gym:"):
+        id = name.removeprefix("gym:")
+        with _gym_errors(id, "the import of its module"):
+            _check_id(id)
+        return Task(name, f"Gymnasium's {id}", partial(_make_gym, id))
+    if name in gym.registry:
+        hint = f" Write gym:{name}."
+    elif game := _atari_game(name):
+        hint = f" Write atari:{game}."
+    else:
+        hint = nearest_names(name, TASKS)
+    raise EngramError(f"There is no task {name!r}.{hint}")
+
+
+# Atari
+
+
+def _atari_task(name: str) -> Task:
+    """`atari:breakout` by the classic protocol, `atari:breakout-modern` by the modern one."""
+    game, _, protocol_name = name.removeprefix("atari:").partition("-")
+    if game not in GAMES:
+        hint = nearest_names(game, GAMES)
+        raise EngramError(f"There is no Atari game {game!r} among the 57.{hint}")
+    protocol = PROTOCOLS.get(protocol_name or "classic")
+    if protocol is None:
+        raise EngramError(
+            f"Atari has no protocol {protocol_name!r}: write atari:{game}, or atari:{game}-modern."
+        )
+    atari = AtariGame(game, protocol)
+    return Task(
+        name,
+        f"Atari's {game.replace('_', ' ')}: {protocol.description}",
+        partial(AtariEnv, atari),
+        steps=2_500_000,
+        num_envs=4,
+        truncation_is_terminal=True,
+        atari=atari,
+    )
+
+
+def _atari_game(id: str) -> str | None:
+    """The game of ids like ALE/MsPacman-v5, MsPacmanNoFrameskip-v4 or ms_pacman, if it is one."""
+    name = re.sub(r"^ALE/|(-ram)?(NoFrameskip|Deterministic)?-v\d+$", "", id)
+    games = {game.replace("_", ""): game for game in GAMES}
+    return games.get(name.replace("_", "").lower())
+
+
+# Gymnasium
+
+
+def _make_gym(
+    id: str, noise: Noise = NO_NOISE, *, render_mode: str | None = None, **options: Any
+) -> gym.Env:
+    if render_mode is not None:  # some environments do not take this argument
+        options["render_mode"] = render_mode
+    with _gym_errors(id, "__init__"), _no_render_warnings() if render_mode else nullcontext():
+        try:
+            # Our checks replace Gymnasium's, whose warnings would be printed as well.
+            env = gym.make(id, disable_env_checker=True, **options)
+        except TypeError as error:
+            if render_mode is None or "render_mode" not in str(error):
+                raise
+            cause = "its __init__ takes no render_mode"
+            raise EngramError(f"gym:{id} cannot be rendered: {cause}.") from error
+    return wrap_spaces(_add_noise(env, noise))
+
+
+def _check_id(id: str) -> None:
+    """Imports the module of `module:ID`, if any, and raises Gymnasium's error for an unknown id."""
+    module, _, name = id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    namespace, base, version = parse_env_id(name)
+    if version is None:  # Gymnasium makes the latest
+        name = get_env_id(namespace, base, find_highest_version(namespace, base))
+    gym.spec(name)
+
+
+@contextmanager
+def _gym_errors(id: str, method: str) -> Iterator[None]:
+    """Finds modules in the working directory, and turns exceptions into one-sentence errors."""
+    has_module = ":" in id
+    with env_errors(f"gym:{id}", method):
+        try:
+            with _import_from_cwd() if has_module else nullcontext():
+                yield
+        except (gym.error.DependencyNotInstalled, ImportError) as error:
+            is_module = has_module and isinstance(error, ModuleNotFoundError)
+            remedy = "install it" + (" or go to the folder that contains it" if is_module else "")
+            raise EngramError(
+                f"gym:{id} needs a package that is missing ({one_line(error)}): {remedy}."
+            ) from error
+        except gym.error.Error as error:
+            game = _atari_game(id)
+            remedy = f"write atari:{game}" if game else GYM_REMEDY
+            raise EngramError(f"Gymnasium has no {id!r} ({one_line(error)}): {remedy}.") from error
+
+
+@contextmanager
+def _import_from_cwd() -> Iterator[None]:
+    """Lets modules in the working directory be imported, after all others."""
+    if "" in sys.path:
+        yield
+        return
+    sys.path.append("")
+    try:
+        yield
+    finally:
+        sys.path.remove("")  # only this entry: the module may have added others
+
+
+@contextmanager
+def _no_render_warnings() -> Iterator[None]:
+    """Silences Gymnasium on environments without render modes, which `record` refuses."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*render_mode.*")
+        yield
+
+
+def _add_noise(env: gym.Env, noise: Noise) -> gym.Env:
+    if noise.bernoulli:
+        env = BernoulliReward(env, float(noise.bernoulli))
+    if noise.gaussian:
+        env = GaussianReward(env, float(noise.gaussian))
+    if noise.transition:
+        env = RepeatedObservation(env, float(noise.transition))
+    return env
+
+
+# Functions that make an environment
+
+
+def _make_own(function: EnvFunction, name: str, *, render_mode: str | None = None) -> gym.Env:
+    if render_mode is not None and not _takes_render_mode(function):
+        raise EngramError(
+            f"{name} cannot be rendered: "
+            "give the function that makes it a parameter render_mode=None."
+        )
+    with env_errors(name, "the function that makes it"):
+        env = function() if render_mode is None else function(render_mode=render_mode)
+    if not isinstance(env, gym.Env):
+        raise EngramError(
+            f"{name} made a {type(env).__name__}, not a gymnasium.Env: "
+            "let it return an environment."
+        )
+    return wrap_spaces(env)
+
+
+def _takes_render_mode(function: EnvFunction) -> bool:
+    parameters = inspect.signature(function).parameters
+    has_kwargs = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return "render_mode" in parameters or has_kwargs
+
+
+def _function_name(function: EnvFunction) -> str:
+    if isinstance(function, partial):
+        return _function_name(function.func)
+    return getattr(function, "__name__", type(function).__name__).strip("<>")
+
+
+# The paper's classical control
+
+NOISES = {
+    "": (NO_NOISE, ""),
+    "-gaussian": (
+        Noise(gaussian=0.2),
+        "; rewards have Gaussian noise of standard deviation 0.2",
+    ),
+    "-bernoulli": (
+        Noise(bernoulli=0.2),
+        "; rewards have the wrong sign with probability 0.2",
+    ),
+    "-transition": (
+        Noise(transition=0.5),
+        "; the last observation is repeated with probability 0.5",
+    ),
+}
+
+
+def _with_noises(task: Task) -> dict[str, Task]:
+    """A task of Gymnasium and its three noisy versions."""
+    return {
+        f"{task.name}{suffix}": replace(
+            task,
+            name=f"{task.name}{suffix}",
+            description=f"{task.description}{description}",
+            make=partial(task.make, noise=noise),
+            truncation_is_terminal=True,
+            env_params=noise,
+        )
+        for suffix, (noise, description) in NOISES.items()
+    }
+
+
+# Cart Pole's velocities have no bounds, and the other bounds are twice those that end an episode;
+# these are the values that occur in practice.
+_CART_POLE_BOUNDS = (2.4, 3.0, 0.2095, 3.5)
+
+_CART_POLE = Task(
+    "cartpole",
+    "Cart Pole: keep a pole upright, for at most 200 steps",
+    partial(_make_gym, "CartPole-v1", max_episode_steps=200),
+    steps=10_000,
+    jax_env=CartPole(),
+    low=tuple(-bound for bound in _CART_POLE_BOUNDS),
+    high=_CART_POLE_BOUNDS,
+)
+_MOUNTAIN_CAR = Task(
+    "mountaincar",
+    "Mountain Car: swing a weak car up a hill within 200 steps",
+    partial(_make_gym, "MountainCar-v0"),
+    jax_env=MountainCar(),
+)
+_LUNAR_LANDER = Task(
+    "lunarlander",
+    "Lunar Lander: land a rocket gently between two flags",
+    partial(_make_gym, "LunarLander-v3"),
+)
+
+TASKS = {
+    **_with_noises(_CART_POLE),
+    **_with_noises(_MOUNTAIN_CAR),
+    **_with_noises(_LUNAR_LANDER),
+}

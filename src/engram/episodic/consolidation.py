@@ -1,0 +1,56 @@
+"""Dynamic consolidation: the episodic and the semantic value joined by a learned weight (Eq. 7)."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, Shaped
+
+from engram import networks
+from engram.networks import MLP, Network
+
+BETA_HIDDEN = 16
+"""hidden units of f_beta"""
+
+
+class Params(NamedTuple):
+    """What learns from TD errors: Q_theta and f_beta."""
+
+    q: Network
+    beta: MLP
+
+
+def init(
+    config: Any, make_q_network: Callable[[Key[Array, ""]], Network], key: Key[Array, ""]
+) -> Params:
+    """New networks; weights of tau in the Q-network start at 0."""
+
+    def build(key):
+        return Params(make_q_network(key), MLP((config.trajectory_dim, BETA_HIDDEN, 1), key))
+
+    params = networks.init_params(build, key)
+    if config.q_uses_tau:
+        params = params._replace(q=networks.add_inputs(params.q, config.trajectory_dim))
+    return params
+
+
+def encode(params: Params, obs: Shaped[Array, "B S"]) -> Float[Array, "B F"]:
+    """The Q-network's encoding of observations: features of images, else the observations."""
+    return jax.vmap(partial(networks.encode, params.q))(obs)
+
+
+def q_values(
+    config: Any, params: Params, encoded: Float[Array, "B F"], tau: Float[Array, "B H"]
+) -> Float[Array, "B A"]:
+    """Q_theta, the semantic value."""
+    inputs = jnp.concatenate([encoded, tau], axis=-1) if config.q_uses_tau else encoded
+    return jax.vmap(networks.head(params.q))(inputs)
+
+
+def beta(config: Any, params: Params, tau: Float[Array, "B H"]) -> Float[Array, "B"]:
+    """f_beta(tau), the weight of the episodic value."""
+    if config.fixed_beta is not None:
+        return jnp.full(tau.shape[0], config.fixed_beta)
+    return jax.nn.sigmoid(jax.vmap(params.beta)(tau)[:, 0])

@@ -1,0 +1,276 @@
+"""Figures: learning curves and the like, in which an agent has the same colour everywhere."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from engram.errors import EngramError
+from engram.files import atomic_write
+from engram.run_dir import Curves
+from engram.stats import mean_curve
+
+COLOURS = {
+    "mbec++": "#D55E00",
+    "dqn": "#0072B2",
+    "mbec": "#E69F00",
+    "mfec": "#009E73",
+    "nec": "#CC79A7",
+    "drqn": "#56B4E9",
+    "ppo": "#332288",
+    "random": "#8C8C8C",
+}
+"""Okabe and Ito's, distinguishable by the colour-blind"""
+EXTRA_COLOURS = ("#117733", "#882255", "#AA8800", "#44AA99", "#AA4499", "#661100")
+"""Paul Tol's, for labels that are no agents"""
+PROMINENT = "mbec++"
+DARK, GREY = "#222222", "#666666"
+X_LABEL, Y_LABEL = "agent steps", "return (un-noised, mean of last 10 episodes)"
+DPI = 200
+
+
+def learning_curves(
+    curves: Mapping[str, Curves], path: str | Path, title: str, subtitle: str = ""
+) -> None:
+    """Draws one panel: per label the mean over seeds, its 95% interval, and each seed faintly."""
+    figure = Figure(figsize=(6.4, 4.0), dpi=DPI, layout="constrained")
+    axes = figure.subplots()
+    lines = _draw_curves(axes, curves, colours(curves), draw_seeds=True)
+    axes.set_xlabel(X_LABEL, fontsize=9, color=GREY)
+    axes.set_ylabel(Y_LABEL, fontsize=9, color=GREY)
+    pad = 22 if subtitle else 8
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=DARK, pad=pad)
+    if subtitle:
+        units = "axes fraction", "offset points"
+        axes.annotate(subtitle, (0, 1), (0, 8), *units, fontsize=8.5, color=GREY)
+    if len(curves) > 1:
+        # The legend has the order of the curves' ends.
+        highest_first = sorted(lines, key=lambda label: _last_height(lines[label]), reverse=True)
+        _legend(figure, {label: lines[label] for label in highest_first}, "outside right center")
+    _save(figure, path)
+
+
+def plot_grid(
+    panels: Mapping[str, Mapping[str, Curves]], path: str | Path, columns: int = 3
+) -> None:
+    """Draws one panel per task, as `learning_curves` but without single seeds, and one legend."""
+    labels = list(dict.fromkeys(label for curves in panels.values() for label in curves))
+    columns = max(1, min(columns, len(panels)))
+    figure, axes = _subplots(len(panels), columns, (2.7, 2.05), 0.3)
+    palette, lines = colours(labels), {}
+    for ax, (title, curves) in zip(axes, panels.items(), strict=False):
+        lines |= _draw_curves(ax, curves, palette, draw_seeds=False)
+        _panel_title(ax, title)
+    y_label = Y_LABEL if len(panels) > columns else Y_LABEL.replace(", ", ",\n")
+    _outer_labels(figure, X_LABEL, y_label)
+    legend = {label: lines[label] for label in labels}
+    _legend(figure, legend, "outside upper center", ncols=2 * columns)
+    _save(figure, path)
+
+
+def plot_shares(
+    panels: Mapping[str, Mapping[str, Sequence[float]]],
+    steps: Mapping[str, int],
+    path: str | Path,
+    columns: int = 3,
+) -> None:
+    """Draws one panel per task: shares between 0 and 1 over its steps, averaged over seeds."""
+    series = {}
+    for task, metrics in panels.items():
+        series[task] = {
+            label: (np.linspace(0, steps[task], len(values) + 1)[1:], np.array([values]))
+            for label, values in metrics.items()
+        }
+    y_label = "share of decisions; weight"
+    plot_series(series, path, X_LABEL, y_label, columns, limits=(0.0, 1.02))
+
+
+def plot_series(
+    panels: Mapping[str, Mapping[str, tuple[np.ndarray, np.ndarray]]],
+    path: str | Path,
+    x_label: str,
+    y_label: str,
+    columns: int = 3,
+    limits: tuple[float, float] | None = None,
+) -> None:
+    """Draws panels of series: mean and range over seeds of y [seeds, P] at x [P] per label."""
+    labels = list(dict.fromkeys(label for series in panels.values() for label in series))
+    columns = max(1, min(columns, len(panels)))
+    panel_size = (3.0, 2.3) if len(panels) > 1 else (5.6, 3.2)
+    figure, axes = _subplots(len(panels), columns, panel_size, 0.4)
+    palette, lines = colours(labels), {}
+    for ax, (title, series) in zip(axes, panels.items(), strict=False):
+        for label, (x, y) in series.items():
+            colour = palette[label]
+            ax.fill_between(x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.15, linewidth=0)
+            (lines[label],) = ax.plot(x, y.mean(axis=0), color=colour, linewidth=1.4)
+        _style(ax)
+        _panel_title(ax, title)
+        if limits:
+            ax.set_ylim(*limits)
+    _outer_labels(figure, x_label, y_label)
+    _legend(figure, lines, "outside upper center", ncols=max(3, 2 * columns))
+    _save(figure, path)
+
+
+def plot_bars(
+    names: Sequence[str],
+    values: Mapping[str, Sequence[float]],
+    path: str | Path,
+    title: str,
+    x_label: str,
+) -> None:
+    """Draws a group of bars per name, one per label: linear up to 100, logarithmic beyond.
+
+    NaN has no bar."""
+    height = 0.9 + 0.16 * len(names) * (len(values) + 1)
+    figure = Figure(figsize=(6.4, height), dpi=DPI, layout="constrained")
+    axes, palette, width = figure.subplots(), colours(values), 0.8 / max(1, len(values))
+    centres = np.arange(len(names))
+    for i, (label, lengths) in enumerate(values.items()):
+        positions = centres + (i - (len(values) - 1) / 2) * width
+        axes.barh(positions, lengths, 0.9 * width, color=palette[label], label=label)
+    axes.set_yticks(centres, list(names))
+    axes.invert_yaxis()
+    axes.set_xscale("symlog", linthresh=100)
+    axes.xaxis.set_major_formatter(FuncFormatter(_abbreviate))
+    axes.axvline(0, color="#AAAAAA", linewidth=0.6)
+    axes.axvline(100, color="#AAAAAA", linewidth=0.6, linestyle=":")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(colors=GREY, labelsize=8, length=0)
+    axes.set_xlabel(x_label, fontsize=9, color=GREY)
+    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=DARK)
+    axes.legend(frameon=False, fontsize=9, labelcolor=DARK)
+    _save(figure, path)
+
+
+def plot_trajectories(
+    panels: Mapping[str, np.ndarray],
+    highlighted: np.ndarray,
+    values: np.ndarray,
+    path: str | Path,
+) -> None:
+    """Draws panels of paths through a plane, and a map of values on [-1, 1] x [-1, 1].
+
+    Earlier steps are fainter; highlighted steps are blue, the others red."""
+    size = 2.6 * (len(panels) + 1), 2.7
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    *path_axes, map_axes = figure.subplots(1, len(panels) + 1)
+    for ax, (title, points) in zip(path_axes, panels.items(), strict=True):
+        ax.plot(*points.T, color="#CCCCCC", linewidth=0.6, zorder=1)
+        opacity = np.linspace(0.15, 1.0, len(points))
+        for mask, colour in ((highlighted, "#0072B2"), (~highlighted, "#D55E00")):
+            alpha = opacity[mask]
+            ax.scatter(*points[mask].T, c=colour, alpha=alpha, s=14, linewidths=0, zorder=2)
+        ax.set_title(title, loc="left", fontsize=9, fontweight="bold", color=DARK)
+        ax.tick_params(colors=GREY, labelsize=7)
+    extent = (-1, 1, -1, 1)
+    image = map_axes.imshow(values, origin="lower", extent=extent, cmap="viridis", aspect="auto")
+    map_axes.set_title("value by memory", loc="left", fontsize=9, fontweight="bold", color=DARK)
+    map_axes.tick_params(colors=GREY, labelsize=7)
+    figure.colorbar(image, ax=map_axes).ax.tick_params(labelsize=7, colors=GREY)
+    _save(figure, path)
+
+
+def colours(labels: Iterable[str]) -> dict[str, str]:
+    """A colour for each label: the agent's own, or the next extra one."""
+    labels = list(labels)
+    no_agents = [label for label in labels if label.lower() not in COLOURS]
+    extra = {label: EXTRA_COLOURS[i % len(EXTRA_COLOURS)] for i, label in enumerate(no_agents)}
+    return {label: extra.get(label) or COLOURS[label.lower()] for label in labels}
+
+
+def _subplots(
+    panels: int, columns: int, panel_size: tuple[float, float], margin: float
+) -> tuple[Figure, Any]:
+    """A figure with axes for all panels; axes left over are invisible."""
+    rows = max(1, -(-panels // columns))
+    width, height = panel_size
+    size = width * columns + margin, height * rows + 0.75
+    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for unused in axes[panels:]:
+        unused.set_visible(False)
+    return figure, axes
+
+
+def _panel_title(ax: Axes, title: str) -> None:
+    ax.set_title(title, loc="left", fontsize=9.5, fontweight="bold", color=DARK)
+
+
+def _outer_labels(figure: Figure, x_label: str, y_label: str) -> None:
+    figure.supxlabel(x_label, fontsize=9, color=GREY)
+    figure.supylabel(y_label, fontsize=9, color=GREY)
+
+
+def _draw_curves(
+    axes: Axes, curves: Mapping[str, Curves], palette: Mapping[str, str], draw_seeds: bool
+) -> dict[str, Line2D]:
+    lines = {}
+    for label, seeds in curves.items():
+        colour, is_prominent = palette[label], label.lower() == PROMINENT
+        steps, mean, low, high = mean_curve(seeds)
+        zorder, width = (3, 2.0) if is_prominent else (2, 1.4)
+        if draw_seeds:
+            style: Any = {"color": colour, "alpha": 0.22, "linewidth": 0.6, "zorder": zorder - 1.5}
+            for seed_steps, returns in seeds.values():
+                axes.plot(seed_steps, returns, **style)
+        band: Any = {"color": colour, "alpha": 0.2, "linewidth": 0, "zorder": zorder - 1}
+        axes.fill_between(steps, low, high, **band)
+        (lines[label],) = axes.plot(steps, mean, color=colour, linewidth=width, zorder=zorder)
+    _style(axes)
+    ends = [steps[-1] for seeds in curves.values() for steps, _ in seeds.values() if len(steps)]
+    axes.set_xlim(0, max(ends, default=1) or 1)
+    return lines
+
+
+def _style(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#AAAAAA")
+    axes.tick_params(colors=GREY, labelsize=8, length=3, width=0.6)
+    axes.grid(axis="y", color="#E6E6E6", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(FuncFormatter(_abbreviate))
+
+
+def _abbreviate(number: float, _: int) -> str:
+    """12000 as 12k, 2500000 as 2.5M."""
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:g}{unit}"
+    return f"{number:g}"
+
+
+def _last_height(line: Line2D) -> float:
+    heights = np.asarray(line.get_ydata())
+    return heights[-1] if len(heights) else -np.inf
+
+
+def _legend(figure: Figure, lines: Mapping[str, Line2D], loc: Any, ncols: int = 1) -> None:
+    if not lines:
+        return
+    style: Any = {"frameon": False, "fontsize": 9, "labelcolor": DARK, "handlelength": 1.4}
+    ncols = min(ncols, len(lines))
+    legend = figure.legend(list(lines.values()), list(lines), loc=loc, ncols=ncols, **style)
+    for line in legend.get_lines():
+        line.set_linewidth(3)
+
+
+def _save(figure: Figure, path: str | Path) -> None:
+    path = Path(path)
+    figure.get_layout_engine().set(w_pad=0.08, h_pad=0.06)  # pyright: ignore
+    canvas, suffix = FigureCanvasAgg(figure), path.suffix.lower()[1:]
+    if suffix not in canvas.get_supported_filetypes():
+        raise EngramError(
+            f"Engram cannot draw {path}: choose a name that ends in .png, .pdf or .svg."
+        )
+    with atomic_write(path) as file:
+        canvas.print_figure(file, format=suffix, dpi=DPI, facecolor="white")

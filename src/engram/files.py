@@ -1,0 +1,62 @@
+"""Files that are written whole or not at all, and strict JSON."""
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from engram.errors import EngramError
+
+_NUMBER = r"(?:-?[\d.]+(?:e[+-]?\d+)?|null)"
+_LIST_OF_NUMBERS = re.compile(rf"\[\s+({_NUMBER}(?:,\s+{_NUMBER})*)\s+\]")
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """A file that replaces `path` once it is on disk; after a failure the old one stays."""
+    new = path.with_name(path.name + ".new")  # one name, so that a kill's leftover is overwritten
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(new, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except OSError as error:
+        raise EngramError(
+            f"{path.name} could not be written into {path.parent} ({error.strerror or error}); "
+            "what was saved before is untouched: free some space, or make the folder writable, and "
+            "try again."
+        ) from error
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+    with suppress(OSError):  # not every file system can sync a folder, and the file is whole anyway
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Writes `value` as strict JSON, with lists of numbers on one line."""
+    text = json.dumps(to_json(value), indent=2, allow_nan=False)
+    text = _LIST_OF_NUMBERS.sub(lambda match: "[" + " ".join(match[1].split()) + "]", text)
+    with atomic_write(path) as file:
+        file.write((text + "\n").encode())
+
+
+def to_json(value: Any) -> Any:
+    """`value` in JSON's types: arrays become lists, and numbers that are not finite null."""
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_json(item) for item in value]
+    if hasattr(value, "tolist"):
+        return to_json(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

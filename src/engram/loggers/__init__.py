@@ -1,0 +1,1 @@
+"""Loggers: console, TensorBoard."""

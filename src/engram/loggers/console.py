@@ -1,0 +1,236 @@
+"""What the command line prints: a progress bar while training, tables after it, and lists."""
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
+from rich.table import Table
+
+from engram.agents import AGENTS, PRESETS, agent_class, agent_name, default_preset
+from engram.config import field_docs
+from engram.envs import get_task, task_names
+from engram.provenance import memory_in_use, memory_size
+from engram.stats import interval, mean
+from engram.training import Result
+from engram.training_loop import Hook, Progress, Training
+
+
+class ProgressBar(Hook):
+    """Shows steps, speed, the device's memory in use, time left, the mean return and its curve;
+    where there is no terminal, a line after every tenth of the steps."""
+
+    def __init__(self, title: str):
+        self.title = title
+        self.screen = Console()
+        self.tenths_printed = -1
+        self.bar = RichProgress(
+            BarColumn(bar_width=None),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("left  return {task.fields[mean_return]}"),
+            console=self.screen,
+            expand=True,
+        )
+        self.row = self.bar.add_task("compiling", total=None, mean_return="–")
+
+    def on_start(self, run: Training) -> None:
+        if self.screen.is_terminal:
+            self.screen.print(self.title, highlight=False, soft_wrap=True)
+            self.bar.start()
+
+    def on_end(self, run: Training) -> None:
+        if self.screen.is_terminal:
+            self.bar.stop()
+
+    def on_log(self, run: Training, progress: Progress) -> None:
+        step = min(progress.step, progress.steps)
+        mean_return = format_return(progress.mean_return)
+        facts = [f"{step:,}/{progress.steps:,} steps", "compiled", *_memory_in_use()]
+        if progress.steps_per_second:
+            facts[1] = f"{progress.steps_per_second:,.0f} steps/s"
+        self.bar.update(
+            self.row,
+            description="  ".join(facts),
+            completed=step,
+            total=progress.steps,
+            mean_return=f"{mean_return} {sparkline(progress.curve)}",
+        )
+        tenths = 10 * step // progress.steps
+        if not self.screen.is_terminal and tenths > self.tenths_printed:
+            self.tenths_printed = tenths
+            facts += [*_time_left(progress), f"mean return {mean_return}"]
+            line = f"{self.title}: {', '.join(facts)}"
+            self.screen.print(line, highlight=False, soft_wrap=True)
+
+
+def sparkline(curve: Float[np.ndarray, "P"], width: int = 16) -> str:
+    """A curve as a word: the height of each character is the mean of a part of it."""
+    known = curve[~np.isnan(curve)]
+    if not len(known):
+        return ""
+    parts = np.array_split(known, min(width, len(known)))
+    means = np.array([part.mean() for part in parts])
+    heights = (means - means.min()) / (np.ptp(means) or 1.0)
+    return "".join("▁▂▃▄▅▆▇█"[round(7 * height)] for height in heights)
+
+
+def _memory_in_use() -> list[str]:
+    """Gigabytes of an accelerator's memory in use, if known."""
+    used, total = memory_in_use(), memory_size()
+    return [f"{used / 1e9:.1f}/{total / 1e9:.0f} GB"] if used and total else []
+
+
+def _time_left(progress: Progress) -> list[str]:
+    """The estimated time to the end, if known."""
+    if not progress.steps_per_second or progress.step >= progress.steps:
+        return []
+    seconds = (progress.steps - progress.step) * len(progress.returns) / progress.steps_per_second
+    return [f"{seconds:.0f} s left" if seconds < 100 else f"{seconds / 60:.0f} min left"]
+
+
+def print_result(result: Result) -> None:
+    """Print a training's returns, where its files are, and what to try next."""
+    screen = Console()
+    summary = result.summary
+    name = agent_name(result.agent)
+    size = f"{count_seeds(len(result.seeds))}, {result.task.format_steps(result.steps)} each"
+    table = Table(title=f"{name} on {result.task.name}: {size}")
+    for column in ("", "mean", "95% interval", "std", "IQM", "worst", "best"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for label, row in (
+        ("final return", summary["final"]),
+        ("area under the curve", summary["auc"]),
+    ):
+        each = row["per_seed"]
+        spread = ["–", "–"]  # one seed says nothing about others
+        if len(each) > 1 and not math.isnan(row["mean"]):
+            spread = [format_interval(*row["ci95"]), format_return(row["std"])]
+        others = map(format_return, (row["iqm"], min(each), max(each)))
+        table.add_row(label, format_return(row["mean"]), *spread, *others)
+    screen.print(table)
+    speed = f"{summary['steps_per_second']:,.0f} agent steps/s over all seeds, after compilation."
+    about = "Returns are without noise, each the mean of the last 10 episodes."
+    screen.print(f"{about} {speed}", style="dim", highlight=False)
+    if math.isnan(summary["final"]["mean"]):
+        hint = (
+            "In some seed no episode has ended, so there is no return: train longer (steps are "
+            "counted over all environments of a run), or, if its episodes never end, wrap it in "
+            "gymnasium.wrappers.TimeLimit."
+        )
+        screen.print(hint, style="yellow", highlight=False)
+    rival = "mbec++" if name == "dqn" else "dqn"
+    play = f"engram eval {result.folder} --video episode.gif"
+    for line in (
+        f"Learning curve: {result.folder}/curves.png",
+        f"Try next: {play}, or another agent: engram train {rival} {result.task.name}",
+    ):
+        screen.print(line, highlight=False, soft_wrap=True)
+
+
+def print_warning(text: str) -> None:
+    """Print to stderr what the user may not have meant."""
+    Console(stderr=True).print(text, style="yellow", highlight=False, soft_wrap=True)
+
+
+def print_line(*words: str) -> None:
+    """Print a line as it is, however long."""
+    Console().print(*words, highlight=False, soft_wrap=True)
+
+
+def count_seeds(count: int) -> str:
+    """A number of seeds in words."""
+    return f"{count} seed{'s' * (count != 1)}"
+
+
+def print_evaluation(title: str, returns: dict[int, np.ndarray]) -> None:
+    """Print a row for each seed's greedy episodes, and one for the means of all seeds."""
+    episodes = len(next(iter(returns.values())))
+    count = f"{episodes} greedy episode{'s' * (episodes != 1)} of each seed"
+    table = Table(title=f"{title}: {count}, returns without noise")
+    for column in ("seed", "mean", "95% interval", "worst", "best"):
+        table.add_column(column, justify="right")
+    rows = {str(seed): values for seed, values in returns.items()}
+    rows["means of all seeds"] = np.array([values.mean() for values in returns.values()])
+    for label, values in rows.items():
+        spread = format_interval(*interval(values, mean)) if len(values) > 1 else "–"
+        numbers = [format_return(x) for x in (values.mean(), values.min(), values.max())]
+        table.add_row(label, numbers[0], spread, *numbers[1:])
+    Console().print(table)
+
+
+def print_agents_and_tasks() -> None:
+    """Print all agents, tasks and presets, with a line about each."""
+    tasks = {name: get_task(name) for name in task_names()}
+    about_tasks = {
+        name: f"{task.description}; {task.steps:,} steps" for name, task in tasks.items()
+    }
+    about_tasks["gym:ID"] = (
+        "any Gymnasium environment with discrete actions, such as gym:Acrobot-v1; 100,000 steps"
+    )
+    about_tasks["atari:GAME"] = (
+        "any of the 57 games, such as atari:breakout, or atari:breakout-modern; 2,500,000 steps "
+        "(pip install ale-py)"
+    )
+    sections = {
+        "Agents": {name: _headline(kind) for name, kind in AGENTS.items()},
+        "Tasks": about_tasks,
+        "Presets": {name: about for name, (about, _) in PRESETS.items()},
+    }
+    for title, rows in sections.items():
+        table = Table(title=title, title_justify="left", title_style="bold", box=None)
+        table.show_header, table.pad_edge = False, False
+        for name, about in rows.items():
+            table.add_row(f"  {name}", about)
+        Console().print(table, "")
+
+
+def print_claims(rows: list[list[str]]) -> None:
+    """Print experiments, what the paper claims, and the verdicts."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("experiment", "state", "the paper says", "verdict"):
+        table.add_column(column, no_wrap=column in ("experiment", "verdict"))
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def print_options(name: str) -> None:
+    """Print an agent's options with default and meaning, and what each preset changes."""
+    kind = agent_class(name)
+    screen = Console()
+    preset, atari_preset = default_preset(name), default_preset(name, True)
+    presets = preset if atari_preset == preset else f"{preset}, for Atari {atari_preset}"
+    screen.print(f"[bold]{name}[/]: {_headline(kind)} Default preset: {presets}.", highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for column in ("option", "default", "meaning"):
+        table.add_column(column)
+    for field, meaning in field_docs(kind).items():
+        table.add_row(_flag(field), str(getattr(kind(), field)), meaning)
+    screen.print(table)
+    for preset, (_, overlays) in PRESETS.items():
+        if changes := overlays.get(name):
+            flags = " ".join(f"{_flag(option)} {value}" for option, value in changes.items())
+            print_line(f"--preset {preset}: {flags}")
+
+
+def _headline(kind: type) -> str:
+    return (kind.__doc__ or "").splitlines()[0]
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"
+
+
+def format_interval(low: float, high: float) -> str:
+    """Two bounds in words."""
+    return f"{format_return(low)} to {format_return(high)}"
+
+
+def format_return(x: float) -> str:
+    """A number with one decimal, or with three digits if it is small; a dash for NaN."""
+    if math.isnan(x):
+        return "–"
+    return f"{x:.1f}" if abs(x) >= 10 or x == 0 else f"{x:.3g}"

@@ -1,0 +1,37 @@
+"""TensorBoard: returns and metrics of every seed, written while a training runs."""
+
+from pathlib import Path
+from typing import Any
+
+from engram.errors import EngramError
+from engram.training_loop import Hook, Progress, Training
+
+
+class TensorBoard(Hook):
+    """Writes event files for TensorBoard, one folder for each seed."""
+
+    def __init__(self, folder: str | Path):
+        try:
+            from tensorboard.summary import Writer
+        except ImportError:
+            raise EngramError(
+                "TensorBoard is not installed: pip install tensorboard, or leave it out."
+            ) from None
+        self.folder = Path(folder)
+        self.make_writer = Writer
+        self.writers: dict[int, Any] = {}
+
+    def on_log(self, run: Training, progress: Progress) -> None:
+        for seed, mean_return in progress.returns.items():
+            if seed not in self.writers:
+                self.writers[seed] = self.make_writer(str(self.folder / f"seed-{seed}"))
+            values = {"return": mean_return, "steps_per_second": progress.steps_per_second}
+            for name, value in (values | progress.metrics[seed]).items():
+                if value == value:  # NaN: no episode has ended
+                    self.writers[seed].add_scalar(name, value, progress.step)
+            self.writers[seed].flush()
+
+    def on_end(self, run: Training) -> None:
+        for writer in self.writers.values():
+            writer.close()
+        self.writers = {}

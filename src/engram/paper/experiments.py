@@ -1,0 +1,101 @@
+"""The index of all experiments: the paper's in its order, and ours."""
+
+from collections.abc import Sequence
+
+from engram.errors import EngramError, nearest_names
+from engram.paper.ablations import ABLATIONS, CONSOLIDATION
+from engram.paper.atari import ATARI
+from engram.paper.convergence import CONVERGENCE
+from engram.paper.engram_preset import ENGRAM_PARTS, ENGRAM_PRESET
+from engram.paper.experiment import Claim, Experiment, ExperimentResults
+from engram.paper.new_seeds import NEW_SEEDS
+from engram.paper.noisy_control import CLEAN_CONTROL, CONTRIBUTIONS, NOISY_CONTROL
+from engram.paper.parameters import PARAMETERS
+from engram.paper.theory import THEORY
+from engram.paper.trajectory_space import TRAJECTORY_SPACE
+from engram.paper.verdicts import Comparison
+
+
+def no_comparisons(results: ExperimentResults) -> Sequence[Comparison]:
+    return ()
+
+
+MAZE = Experiment(
+    name="maze",
+    paper="Figures 2 and 3, and the appendix's maze figures",
+    unavailable="the mazes are not implemented",
+    claims=(
+        Claim(
+            1,
+            "As noise grows MFEC fails, DQN ends worse than random, MBEC stays much better than "
+            "both.",
+            no_comparisons,
+            "",
+        ),
+        Claim(2, "With traps MBEC is best in reward and completed episodes.", no_comparisons, ""),
+        Claim(
+            3,
+            "In dynamic mazes the TR loss is 5 to 10% better than the TP loss, and an untrained "
+            "model poor.",
+            no_comparisons,
+            "",
+        ),
+        Claim(
+            10,
+            "Of all p_read, 0.7 is the most stable and the fastest (5x5 maze).",
+            no_comparisons,
+            "",
+        ),
+    ),
+)
+
+NAVIGATION = Experiment(
+    name="navigation",
+    paper="Figure 7: 3D navigation with 3 and 5 objects",
+    unavailable="the 3D task is not implemented",
+    claims=(
+        Claim(
+            12,
+            "MBEC++ learns best; DRQN fails; DQN and PPO are much slower.",
+            no_comparisons,
+            "",
+        ),
+    ),
+)
+
+EXPERIMENTS = {
+    experiment.name: experiment
+    for experiment in (
+        MAZE,
+        NOISY_CONTROL,
+        CONTRIBUTIONS,
+        CONVERGENCE,
+        TRAJECTORY_SPACE,
+        ABLATIONS,
+        CONSOLIDATION,
+        PARAMETERS,
+        THEORY,
+        CLEAN_CONTROL,
+        ENGRAM_PRESET,
+        ENGRAM_PARTS,
+        NEW_SEEDS,
+        ATARI,
+        NAVIGATION,
+    )
+}
+
+NAMES = (*EXPERIMENTS, "paper", "all")
+"""`paper` means all of the paper's experiments, `all` also ours"""
+
+
+def select(names: Sequence[str]) -> list[Experiment]:
+    """The experiments of these names, each once."""
+    if unknown := [name for name in names if name not in NAMES]:
+        raise EngramError(
+            f"There is no experiment {unknown[0]!r}.{nearest_names(unknown[0], NAMES)}"
+        )
+    selected = []
+    for name, experiment in EXPERIMENTS.items():
+        if name in names or "all" in names or ("paper" in names and experiment.in_paper):
+            selected.append(experiment)
+    return selected

@@ -1,0 +1,68 @@
+"""The numbers of trainable parameters (table of the appendix)."""
+
+import math
+from functools import partial
+from typing import Any
+
+import jax
+
+from engram.agents import make
+from engram.envs import get_task
+from engram.paper.experiment import Claim, Experiment, ExperimentResults
+from engram.paper.noisy_control import FAMILIES
+from engram.paper.verdicts import Comparison, compare_exactly
+
+LAYERS = {"two hidden layers": 2, "three hidden layers": 3}
+CLAIMED = {"dqn": 43, "mbec++": 39}
+"""thousands of parameters on classic control"""
+
+
+def count_parameters(name: str, task: str, **options: Any) -> int:
+    """The number of parameters that receive gradients, without target networks."""
+    agent, spec = make(name, "paper", **options), get_task(task).spec(1, 10)
+    state: Any = jax.eval_shape(lambda key: agent.init(key, spec), jax.random.key(0))
+    match name:
+        case "dqn":
+            trained = state.q
+        case "mbec":
+            trained = state.episodic.trajectory_model, state.episodic.reward_model
+        case _:
+            episodic = state.episodic
+            trained = state.params, episodic.trajectory_model, episodic.reward_model
+    return sum(math.prod(x.shape) for x in jax.tree.leaves(trained))
+
+
+def compute(quick: bool) -> dict[str, Any]:
+    tasks = FAMILIES[:1] if quick else FAMILIES
+    counts: dict[str, Any] = {
+        label: {
+            name: {task: count_parameters(name, task, num_layers=layers) for task in tasks}
+            for name in CLAIMED
+        }
+        for label, layers in LAYERS.items()
+    }
+    return counts | {"mbec": {task: count_parameters("mbec", task) for task in tasks}}
+
+
+def equals_claimed(layers: str, name: str, results: ExperimentResults) -> list[Comparison]:
+    """Compares the count on Cart Pole, rounded to thousands."""
+    thousands = round(results.numbers[layers][name]["cartpole"] / 1000)
+    return [compare_exactly(f"{name}, thousands", thousands, CLAIMED[name])]
+
+
+PARAMETERS = Experiment(
+    name="parameters",
+    paper="Appendix: the table of trainable parameters (classic control)",
+    compute=compute,
+    presets="dqn, mbec++, mbec: preset `paper`, with two and with three hidden layers",
+    claims=tuple(
+        Claim(
+            13,
+            f"{name} has {thousands}K parameters ({layers}).",
+            partial(equals_claimed, layers, name),
+            "counted on Cart Pole",
+        )
+        for name, thousands in CLAIMED.items()
+        for layers in LAYERS
+    ),
+)

@@ -1,0 +1,197 @@
+"""Run folders: a run's configuration, learning curves, metrics, summary and checkpoint."""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
+
+from engram import checkpoint
+from engram.errors import EngramError
+from engram.files import atomic_write, write_json
+
+FILES = ("config.json", "curves.csv", "metrics.csv", "summary.json", "checkpoint")
+
+Curves = dict[int, tuple[np.ndarray, np.ndarray]]
+"""for each seed its steps and returns"""
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """One run on disk, made by `create` or opened by `RunDir.load`."""
+
+    path: Path
+    config: dict
+
+    @staticmethod
+    def load(path: str | Path) -> "RunDir":
+        """The run in the folder `path`."""
+        file = Path(path) / "config.json"
+        try:
+            config = json.loads(file.read_text(encoding="utf-8"))
+        except (FileNotFoundError, NotADirectoryError):
+            raise EngramError(
+                f"{path} is not a run folder (it has no config.json): name one that `engram train` "
+                "made."
+            ) from None
+        except OSError as error:
+            raise EngramError(
+                f"{file} cannot be read ({error.strerror}): make it readable."
+            ) from error
+        except (ValueError, RecursionError):
+            config = None
+        if not isinstance(config, dict):
+            raise EngramError(
+                f"{file} is damaged (not a JSON object): restore it from a copy, or train anew "
+                "into another folder."
+            )
+        return RunDir(Path(path), config)
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps other processes from training into this folder."""
+        try:
+            file = open(self.path / ".lock", "w")  # noqa: SIM115
+        except OSError as error:
+            raise EngramError(
+                f"Nothing can be written into {self.path} ({error.strerror}): make it writable, or "
+                "copy it."
+            ) from error
+        with file:
+            try:
+                import fcntl  # not on Windows
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise EngramError(
+                    f"Another process is training into {self.path}: wait until it ends, or name "
+                    "another folder with --out."
+                ) from None
+            except (ImportError, OSError):
+                pass  # a system or a file system without locks
+            yield
+
+    @property
+    def resume_command(self) -> str:
+        """How to resume: the command line cannot know a function that makes an environment."""
+        if self.config.get("custom_task"):
+            return f"engram.resume({str(self.path)!r}, task=...)"
+        return f"engram resume {self.path}"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was ever saved; a run that was killed before has only its config."""
+        return self.checkpoint.exists() or (self.path / "curves.csv").exists()
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file of the checkpoint, which may not exist yet."""
+        return self.path / "checkpoint" / "state.safetensors"
+
+    def save(self, tree: PyTree, meta: Mapping[str, Any]) -> None:
+        """Replaces the checkpoint by `tree` and `meta`, or leaves the old one untouched."""
+        checkpoint.save(self.checkpoint, tree, meta)
+
+    def restore(self, template: PyTree, partial: bool = False) -> tuple[PyTree, dict]:
+        """The checkpoint's tree, of the structure of `template`, and its metadata."""
+        with self._explain_missing_checkpoint():
+            return checkpoint.restore(self.checkpoint, template, partial)
+
+    def meta(self) -> dict:
+        """The metadata of the checkpoint, without its arrays."""
+        with self._explain_missing_checkpoint():
+            return checkpoint.read_meta(self.checkpoint)
+
+    @contextmanager
+    def _explain_missing_checkpoint(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            if self.has_begun:
+                raise EngramError(
+                    f"{self.path} has lost its checkpoint: restore it from a copy, or train anew "
+                    "into another folder with --out."
+                ) from None
+            raise EngramError(
+                f"{self.path} has no checkpoint yet: let `{self.resume_command}` train it."
+            ) from None
+
+    def write_curves(self, rows: Iterable[Sequence]) -> None:
+        """Replaces curves.csv by rows of seed, step, return (NaN until an episode has ended)."""
+        self._write_csv("curves.csv", ["seed", "step", "return"], rows)
+
+    def write_metrics(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Replaces metrics.csv by rows with a seed, a step and metrics; missing ones stay empty."""
+        rows = list(rows)
+        columns = list(dict.fromkeys(["seed", "step", *(name for row in rows for name in row)]))
+        lines = ([row.get(name, "") for name in columns] for row in rows)
+        self._write_csv("metrics.csv", columns, lines)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Replaces summary.json."""
+        write_json(self.path / "summary.json", summary)
+
+    def read_curves(self) -> Curves:
+        """For each seed its steps and returns."""
+        file = self.path / "curves.csv"
+        try:
+            with open(file, newline="", encoding="utf-8") as text:
+                columns, *rows = csv.reader(text)
+            if columns != ["seed", "step", "return"]:
+                raise ValueError("other columns")
+            numbers = [[int(seed), int(step), float(value)] for seed, step, value in rows]
+        except FileNotFoundError:
+            raise EngramError(
+                f"{self.path} has no curves.csv yet: continue the run with `{self.resume_command}`."
+            ) from None
+        except OSError as error:
+            raise EngramError(
+                f"{file} cannot be read ({error.strerror}): make it readable."
+            ) from error
+        except (ValueError, csv.Error):
+            raise EngramError(
+                f"{file} is damaged (its lines should be seed,step,return): write it anew with "
+                f"`{self.resume_command}`."
+            ) from None
+        table = np.array(numbers).reshape(-1, 3)
+        seeds = table[:, 0].astype(int)
+        return {
+            int(seed): (table[seeds == seed, 1].astype(int), table[seeds == seed, 2])
+            for seed in np.unique(seeds)
+        }
+
+    def _write_csv(self, name: str, columns: Sequence[str], rows: Iterable[Sequence]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+        with atomic_write(self.path / name) as file:
+            file.write(text.getvalue().encode())
+
+
+def create(path: str | Path, config: Mapping[str, Any]) -> RunDir:
+    """Makes a new run folder with its config.json; a run that is there is never overwritten."""
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise EngramError(f"{path} is a file, not a folder: name another with --out.")
+    if any((path / name).exists() for name in FILES):
+        resume_command = RunDir(path, dict(config)).resume_command
+        raise EngramError(
+            f"{path} already holds a run: resume it with `{resume_command}`, or name another with "
+            "--out."
+        )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise EngramError(
+            f"{path} cannot be made ({error.strerror}): name another folder with --out."
+        ) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise EngramError(f"{path} is not writable: name another folder with --out.")
+    write_json(path / "config.json", config)
+    return RunDir.load(path)

@@ -1,0 +1,161 @@
+"""Environments written in JAX: they and the agents are one compiled loop."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from engram.envs import Task
+from engram.errors import EngramError
+from engram.runners.base import RunKeys, RunState, pop_metrics
+from engram.runners.parallel import PerRunOptions, VmappedAgent
+from engram.types import Agent, Spec, TimeStep
+
+
+class EnvState(NamedTuple):
+    """State of the environments of all runs; leaves have leading axes R and E."""
+
+    state: PyTree
+    """as `JaxEnv.step` returns it"""
+    timestep: TimeStep
+    episode_return: Float[Array, "R E"]
+    """true return of the episode until now"""
+    episode_index: Int[Array, "R E"]
+    """episodes that have ended"""
+
+
+class JaxRunner:
+    """Trains R runs on environments written in JAX, many iterations per compiled call."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        tasks: Sequence[Task],
+        seeds: Sequence[int],
+        spec: Spec,
+        options: PerRunOptions = None,
+    ):
+        assert tasks[0].jax_env is not None
+        self.agents = VmappedAgent(agent, spec, len(seeds), options)
+        self.spec = spec
+        self.seeds = jnp.array(seeds, jnp.uint32)
+        self.env = tasks[0].jax_env
+        all_params = [task.env_params for task in tasks]
+        self.env_params = jax.tree.map(lambda *x: jnp.array(x, jnp.float32), *all_params)
+        self.run_state: RunState
+        self.env_state: EnvState
+        self.iteration = 0
+        self.fault: EngramError | None = None
+        self.max_iterations = 1
+        """the most iterations of any call of `advance`; a call with more compiles again"""
+        self._run = jax.jit(self._loop, donate_argnums=(0, 1), static_argnums=3)
+
+    def start(self) -> None:
+        self.run_state, self.env_state = jax.jit(self._init)(self.seeds)
+
+    def advance(
+        self, iterations: int, stop: Callable[[], bool] = lambda: False
+    ) -> Float[np.ndarray, "T R E"]:
+        self.max_iterations = max(self.max_iterations, iterations)
+        self.run_state, self.env_state, returns = self._run(
+            self.run_state, self.env_state, np.int32(iterations), self.max_iterations
+        )
+        self.iteration += iterations
+        return np.asarray(returns)[:iterations]
+
+    def pop_metrics(self) -> dict[str, Float[np.ndarray, "R"]]:
+        self.run_state, means = pop_metrics(self.run_state)
+        return means
+
+    def template(self) -> PyTree:
+        return jax.eval_shape(self._init, self.seeds)
+
+    def save(self) -> tuple[PyTree, dict[str, Any]]:
+        return (self.run_state, self.env_state), {}
+
+    def restore(self, tree: PyTree, notes: dict[str, Any]) -> None:
+        self.run_state, self.env_state = tree
+        self.iteration = int(self.run_state.step)
+
+    def close(self) -> None:
+        pass
+
+    def _init(self, seeds: Int[Array, "R"]) -> tuple[RunState, EnvState]:
+        num_runs = seeds.shape[0]
+        run_state = self.agents.init(seeds)
+        index = jnp.zeros((num_runs, self.spec.num_envs), jnp.int32)
+        state, observation = jax.vmap(self._reset)(self.env_params, run_state.keys.reset, index)
+        timestep = self.agents.zero_timestep(num_runs)
+        timestep = timestep._replace(observation=observation, final_observation=observation)
+        return run_state, EnvState(state, timestep, jnp.zeros(index.shape), index)
+
+    def _loop(
+        self,
+        run_state: RunState,
+        env_state: EnvState,
+        iterations: Int[Array, ""],
+        max_iterations: int,
+    ) -> tuple[RunState, EnvState, Float[Array, "T R E"]]:
+        """A number of iterations up to `max_iterations`: one program for all lengths."""
+
+        def iterate(i, loop_state):
+            run_state, env_state, returns = loop_state
+            # Actions are selected before anything learns: without the barrier, XLA copies the
+            # networks, which both use, at every step.
+            run_state, actions = lax.optimization_barrier(
+                self.agents.step(run_state, env_state.timestep)
+            )
+            env_state, ended = jax.vmap(self._step, in_axes=(0, 0, 0, 0, None))(
+                env_state, self.env_params, run_state.keys, actions, run_state.step
+            )
+            return self.agents.learn(run_state), env_state, returns.at[i].set(ended)
+
+        returns = jnp.full((max_iterations, *env_state.episode_return.shape), jnp.nan)
+        return lax.fori_loop(0, iterations, iterate, (run_state, env_state, returns))
+
+    def _reset(
+        self, params: PyTree, key: Key[Array, ""], index: Int[Array, "E"]
+    ) -> tuple[PyTree, Float[Array, "E ..."]]:
+        """The first states of one run's episodes, which depend on seed and episode index alone."""
+        numbers = index * self.spec.num_envs + jnp.arange(self.spec.num_envs)
+        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
+        return jax.vmap(self.env.reset, in_axes=(None, 0))(params, keys)
+
+    def _step(
+        self,
+        env_state: EnvState,
+        params: PyTree,
+        keys: RunKeys,
+        actions: Int[Array, "E"],
+        step: Int[Array, ""],
+    ) -> tuple[EnvState, Float[Array, "E"]]:
+        """Steps one run's environments, and resets those whose episode has ended."""
+        numbers = step * self.spec.num_envs + jnp.arange(self.spec.num_envs)
+        step_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(keys.env, numbers)
+        state, result = jax.vmap(self.env.step, in_axes=(None, 0, 0, 0))(
+            params, env_state.state, actions, step_keys
+        )
+        done = result.terminated | result.truncated
+        episode_return = env_state.episode_return + result.true_reward
+        episode_index = env_state.episode_index + done
+        first_state, first_observation = self._reset(params, keys.reset, episode_index)
+        timestep = TimeStep(
+            observation=_select(done, first_observation, result.observation),
+            reward=result.reward,
+            terminated=result.terminated,
+            truncated=result.truncated,
+            final_observation=result.observation,
+        )
+        state = jax.tree.map(lambda new, old: _select(done, new, old), first_state, state)
+        next_return = jnp.where(done, 0.0, episode_return)
+        env_state = EnvState(state, timestep, next_return, episode_index)
+        return env_state, jnp.where(done, episode_return, jnp.nan)
+
+
+def _select(condition: Bool[Array, "E"], x: Array, y: Array) -> Array:
+    """`x` for the environments where the condition holds, else `y`."""
+    return jnp.where(condition.reshape(-1, *[1] * (x.ndim - 1)), x, y)

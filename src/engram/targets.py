@@ -1,0 +1,61 @@
+"""Learning targets: temporal differences (Eq. 8) and generalized advantages."""
+
+from typing import Literal
+
+import jax.numpy as jnp
+import optax
+from jax import lax
+from jaxtyping import Array, Float
+
+Loss = Literal["mse", "huber"]
+
+
+def td_target(
+    reward: Float[Array, "*B"],
+    terminal: Float[Array, "*B"],
+    next_q: Float[Array, "*B A"],
+    gamma: float | Float[Array, "*B"],
+    selector_q: Float[Array, "*B A"] | None = None,
+) -> Float[Array, "*B"]:
+    """r + gamma max_a' Q(s', a'), without a bootstrap after a terminal transition (Eq. 8).
+
+    With `selector_q`, a' is greedy by it (double Q-learning, van Hasselt et al. 2016).
+    """
+    if selector_q is None:
+        next_value = jnp.max(next_q, axis=-1)
+    else:
+        greedy = jnp.argmax(selector_q, axis=-1)[..., None]
+        next_value = jnp.take_along_axis(next_q, greedy, axis=-1)[..., 0]
+    return reward + gamma * (1 - terminal) * next_value
+
+
+def td_loss(
+    target: Float[Array, "*B"], value: Float[Array, "*B"], loss: Loss = "mse"
+) -> Float[Array, ""]:
+    """Mean squared or mean Huber TD error."""
+    return jnp.mean(optax.huber_loss(value, target) if loss == "huber" else (target - value) ** 2)
+
+
+def generalized_advantages(
+    reward: Float[Array, "T *B"],
+    value: Float[Array, "T *B"],
+    done: Float[Array, "T *B"],
+    last_value: Float[Array, "*B"],
+    gamma: float,
+    gae_lambda: float,
+) -> Float[Array, "T *B"]:
+    """Generalized advantage estimates of T steps (Schulman et al. 2016, Eq. 16).
+
+    `last_value` is the value of the state after the last step.
+    """
+    not_done = 1 - done
+    next_value = jnp.concatenate([value[1:], last_value[None]])
+    td_error = reward + gamma * not_done * next_value - value
+
+    def backward(later, step):
+        td_error, not_done = step
+        advantage = td_error + gamma * gae_lambda * not_done * later
+        return advantage, advantage
+
+    steps = (td_error, not_done)
+    return lax.scan(backward, jnp.zeros_like(last_value), steps, reverse=True)[1]
