@@ -35,8 +35,6 @@ class Range:
 
 Count = Annotated[int, Range(1)]
 Probability = Annotated[float, Range(0, 1)]
-Share = Annotated[float, Range(0.001, 0.999)]
-"""a probability that is neither 0 nor 1"""
 Positive = Annotated[float, Range(0, excludes_low=True)]
 
 
@@ -73,7 +71,7 @@ def check_all(options: Any) -> None:
 def convert(text: str, kind: Any) -> Any:
     """The value of `kind` that `text` spells, or `text` itself if it spells none.
 
-    A whole number may be spelt 100000, 100_000 or 1e5.
+    A whole number may be spelled 100000, 100_000 or 1e5.
     """
     kind, _, is_optional = split_type(kind)
     if is_optional and text == "None":
@@ -91,7 +89,7 @@ def convert(text: str, kind: Any) -> Any:
 
 
 def read_whole(text: str) -> int:
-    """A whole number that is spelt as a float, such as 1e5."""
+    """A whole number that is spelled as a float, such as 1e5."""
     number = float(text)
     if not number.is_integer():
         raise ValueError(f"{text} is not a whole number")

@@ -12,6 +12,10 @@ class Interrupted(EngramError):
     """Training stopped by Ctrl-C or a time limit, after a checkpoint was saved."""
 
 
+class EngramWarning(UserWarning):
+    """Something that works but is probably not what the user wants."""
+
+
 def nearest_names(name: str, known: Iterable[str]) -> str:
     """' Did you mean ...?' with the closest known names, or the list of all if none is close."""
     known = sorted(known)

@@ -86,7 +86,7 @@ def train(
         )
     numbers = run_config.seed_numbers(seeds)
     num_envs = num_envs or runners.default_num_envs(agent, task)
-    spec = task.inspect(num_envs, -(-task.steps // num_envs))
+    spec = task.inspect(num_envs, -(-task.steps // num_envs), warn=True)
     tasks = [task] * len(numbers)
     try:
         run = Training(agent, tasks, numbers, spec, use_gym=use_gym, hooks=hooks)

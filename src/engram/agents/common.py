@@ -260,7 +260,7 @@ def greedy_action(
 
 
 def period(env_steps: int, spec: Spec) -> int:
-    """Iterations in which all environments of a run together take so many steps."""
+    """Iterations in which a run's environments take so many steps, rounded down, at least one."""
     return max(1, env_steps // spec.num_envs)
 
 

@@ -136,8 +136,7 @@ class DRQN(ReplayConfig, CommonConfig):
 
         before = state.q, state.opt_state, state.loss
         q, opt_state, loss = periodically(is_due, step, update, lambda: before)
-        copies = step % common.period(self.target_update_interval, spec) == 0
-        q_target = jax.tree.map(lambda a, b: jnp.where(copies, a, b), q, state.q_target)
+        q_target = common.update_target(self, spec, step, q, state.q_target)
         state = state._replace(q=q, q_target=q_target, opt_state=opt_state, loss=loss)
         return state, {"td_loss": loss}
 

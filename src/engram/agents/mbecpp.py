@@ -48,7 +48,7 @@ class TDInputs(NamedTuple):
     state_action: Float[Array, "B X"]
     tau: Float[Array, "B H"]
     memory_value: Float[Array, "B"]
-    """gamma times the memory's value of tau after the action"""
+    """gamma times the memory's value of tau after the action, minus the baseline"""
     n_step_return: Float[Array, "B"]
     discount: Float[Array, "B"]
     terminal: Float[Array, "B"]
@@ -56,7 +56,7 @@ class TDInputs(NamedTuple):
     """of the trajectory model, after the n steps"""
     next_tau: Float[Array, "B H"]
     next_memory_values: Float[Array, "B A"]
-    """gamma times the memory's values after each next action"""
+    """gamma times the memory's values after each next action, minus the baseline"""
     next_q_target: Float[Array, "B A"]
     next_beta_target: Float[Array, "B"]
     next_obs: Shaped[Array, "B S"] | None

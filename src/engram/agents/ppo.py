@@ -38,7 +38,7 @@ class ActorCritic(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Observation, action and what the networks said of them."""
+    """Observation, action, and the outputs of the networks for them."""
 
     obs: Shaped[Array, "*B S"]
     action: Int[Array, "*B"]
@@ -148,7 +148,7 @@ class PPO(CommonConfig):
         return ActorCritic(actor, orthogonal(critic, 1.0, after_drawing(actor, keys[1])))
 
     def make_one(self, spec: Spec, outputs: int, key: Key[Array, ""]) -> PyTree:
-        """A network with so many outputs."""
+        """A network with `outputs` outputs."""
         if not self.recurrent:
             sizes = self.hidden_size, self.hidden_size, outputs
             return make_network(spec, self.encoder, sizes, key, jnp.tanh)

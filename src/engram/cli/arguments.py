@@ -104,7 +104,7 @@ def agent_option_types(name: str, taken: dict[str, Any]) -> dict[str, Any]:
 def read_options(words: list[str], kinds: dict[str, Any], help: str) -> dict[str, Any]:
     """The value of each option that is given; a wrong name or value raises one sentence.
 
-    A switch may be spelt --anneal-lr, --anneal-lr True, --anneal-lr=true or --no-anneal-lr.
+    A switch may be spelled --anneal-lr, --anneal-lr True, --anneal-lr=true or --no-anneal-lr.
     """
     options = {}
     rest = deque(words)

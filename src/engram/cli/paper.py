@@ -115,8 +115,8 @@ class Campaign:
         results, scratch = Path(self.results), Path(self.scratch)
         only = tuple(word for word in self.only.split(",") if word)
         campaign.run_session(results, scratch, self.minutes, self.max_runs, print_line, only=only)
-        if (ledger := results / "atari" / "README.md").exists():
-            print_line(f"The ledger: {ledger}")
+        if (page := results / "atari" / "README.md").exists():
+            print_line(f"All runs: {page}")
 
 
 @dataclass(frozen=True)

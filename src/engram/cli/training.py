@@ -75,12 +75,12 @@ class Train:
         if self.preset != "paper" and make(self.agent, self.preset) == make(self.agent, "paper"):
             console.print_warning(f"The preset {self.preset} changes nothing for {self.agent}.")
         task = get_task(self.task, self.steps)
-        print_warnings(self.options, task, self.num_envs)
+        warn_of_no_learning(self.options, task, self.num_envs)
         out = self.out or unused_path("runs", f"{self.agent}-{task.name}")
         runs = console.count_seeds(seeds if isinstance(seeds, int) else len(seeds))
         title = f"{self.agent} on {task.name}, {runs}, {task.format_steps(task.steps)}, into {out}"
         hooks = [console.ProgressBar(title), *tensorboard_hooks(self.tensorboard, out)]
-        with use_device(self.device):
+        with use_device(self.device), console.plain_warnings():
             result = training.train(
                 self.options,
                 task,
@@ -108,9 +108,8 @@ def read_seeds(seeds: str, seed: int | None = None) -> int | tuple[int, ...]:
     return tuple(numbers)
 
 
-def print_warnings(agent: Any, task: Any, num_envs: int | None) -> None:
-    """Warn if no network will learn, or if a network will hardly see the images."""
-    from engram.envs import image_warning
+def warn_of_no_learning(agent: Any, task: Any, num_envs: int | None) -> None:
+    """Warn if the run is too short for the first update."""
     from engram.loggers.console import print_warning
     from engram.runners import default_num_envs
 
@@ -120,10 +119,6 @@ def print_warnings(agent: Any, task: Any, num_envs: int | None) -> None:
             f"No network will learn in {task.steps:,} steps: they begin after {starts:,}, "
             "which --learning-starts lowers."
         )
-    may_be_images = task.atari is None and task.jax_env is None
-    warning = image_warning(task) if may_be_images and hasattr(agent, "encoder") else None
-    if warning is not None:
-        print_warning(warning)
 
 
 def unused_path(folder: str, name: str) -> Path:

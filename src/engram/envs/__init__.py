@@ -4,7 +4,7 @@ from engram.envs.classic_control import CartPole, MountainCar, Noise
 from engram.envs.env_checker import check_env, check_spaces, env_errors
 from engram.envs.registry import get_task, is_registered, task_names
 from engram.envs.spaces import wrap_spaces
-from engram.envs.task import Task, image_warning
+from engram.envs.task import Task
 from engram.envs.wrappers import BernoulliReward, GaussianReward, RepeatedObservation
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "check_spaces",
     "env_errors",
     "get_task",
-    "image_warning",
     "is_registered",
     "task_names",
     "wrap_spaces",

@@ -18,13 +18,16 @@ from engram.errors import EngramError
 from engram.types import Spec
 
 
-def check_env(env: gym.Env, name: str) -> None:
-    """Raises if the spaces, a reset or the first steps show an error; reset `env` afterwards."""
+def check_env(env: gym.Env, name: str) -> Any:
+    """Raises if the spaces, a reset or the first steps show an error; gives the first observation.
+
+    Reset `env` afterwards.
+    """
     check_spaces(env, name)
     space, actions = env.observation_space, env.action_space
     assert isinstance(space, spaces.Box)
     assert isinstance(actions, spaces.Discrete)
-    _check_reset(env, name, space)
+    first_obs = _check_reset(env, name, space)
     for i in range(3):
         with env_errors(name, "step"):
             result = env.step(int(i % actions.n))
@@ -32,6 +35,7 @@ def check_env(env: gym.Env, name: str) -> None:
             raise env_error(name, "step", cause)
         if result[2] or result[3]:
             _check_reset(env, name, space)
+    return first_obs
 
 
 def check_spaces(env: gym.Env, name: str) -> None:
@@ -142,11 +146,12 @@ def _info_error(info: Any) -> str | None:
     return None if isinstance(info, dict) else f"info is {_kind(info)}, not a dict"
 
 
-def _check_reset(env: gym.Env, name: str, space: spaces.Box) -> None:
+def _check_reset(env: gym.Env, name: str, space: spaces.Box) -> Any:
     with env_errors(name, "reset"):
         result = env.reset(seed=0)
     if cause := reset_error(result, space):
         raise env_error(name, "reset", cause)
+    return result[0]
 
 
 def _action_space_error(space: Any) -> str | None:

@@ -3,7 +3,6 @@
 import importlib
 import inspect
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -21,6 +20,7 @@ from engram.envs.spaces import wrap_spaces
 from engram.envs.task import Task
 from engram.envs.wrappers import BernoulliReward, GaussianReward, RepeatedObservation
 from engram.errors import EngramError, nearest_names
+from engram.imports import working_directory_importable
 
 EnvFunction = Callable[..., gym.Env]
 GYM_REMEDY = "correct the id, or name the package that registers it, as in gym:my_package:Mine-v0"
@@ -71,7 +71,7 @@ def _named_task(name: str) -> Task:
         with _gym_errors(id, "the import of its module"):
             _check_id(id)
         return Task(name, f"Gymnasium's {id}", partial(_make_gym, id))
-    if name in gym.registry:
+    if name in gym.registry and not _is_ale(name):
         hint = f" Write gym:{name}."
     elif game := _atari_game(name):
         hint = f" Write atari:{game}."
@@ -113,6 +113,11 @@ def _atari_game(id: str) -> str | None:
     return games.get(name.replace("_", "").lower())
 
 
+def _is_ale(id: str) -> bool:
+    """Whether an id of Gymnasium was registered by ale_py."""
+    return id in gym.registry and str(gym.registry[id].entry_point).startswith("ale_py")
+
+
 # Gymnasium
 
 
@@ -141,6 +146,8 @@ def _check_id(id: str) -> None:
     namespace, base, version = parse_env_id(name)
     if version is None:  # Gymnasium makes the latest
         name = get_env_id(namespace, base, find_highest_version(namespace, base))
+    if _is_ale(name) and not module:  # known only if something has imported ale_py
+        raise gym.error.NameNotFound(f"{name} is one of ALE's games")
     gym.spec(name)
 
 
@@ -150,7 +157,7 @@ def _gym_errors(id: str, method: str) -> Iterator[None]:
     has_module = ":" in id
     with env_errors(f"gym:{id}", method):
         try:
-            with _import_from_cwd() if has_module else nullcontext():
+            with working_directory_importable() if has_module else nullcontext():
                 yield
         except (gym.error.DependencyNotInstalled, ImportError) as error:
             is_module = has_module and isinstance(error, ModuleNotFoundError)
@@ -162,19 +169,6 @@ def _gym_errors(id: str, method: str) -> Iterator[None]:
             game = _atari_game(id)
             remedy = f"write atari:{game}" if game else GYM_REMEDY
             raise EngramError(f"Gymnasium has no {id!r} ({one_line(error)}): {remedy}.") from error
-
-
-@contextmanager
-def _import_from_cwd() -> Iterator[None]:
-    """Lets modules in the working directory be imported, after all others."""
-    if "" in sys.path:
-        yield
-        return
-    sys.path.append("")
-    try:
-        yield
-    finally:
-        sys.path.remove("")  # only this entry: the module may have added others
 
 
 @contextmanager

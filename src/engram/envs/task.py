@@ -1,6 +1,7 @@
 """A task: how to make its environment, for how long to train on it, and its `Spec`."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -14,10 +15,11 @@ from engram.envs.atari import FRAME_SKIP, FRAME_STACK, MAX_FRAMES, AtariGame
 from engram.envs.classic_control import NO_NOISE, Noise
 from engram.envs.env_checker import check_env, check_spaces, env_errors
 from engram.envs.spaces import FlattenObservation, OffsetAction, find_wrapper
+from engram.errors import EngramWarning
 from engram.types import JaxEnv, Spec
 
 MAX_DARKNESS = 16
-"""`image_warning` warns if the first image is more than this many times darker than possible"""
+"""there is a warning if the first image is more than this many times darker than possible"""
 UNBOUNDED = 1e9
 """bounds from here on count as infinite"""
 
@@ -53,11 +55,19 @@ class Task:
         frames = f" = {steps * FRAME_SKIP:,} emulator frames" if self.atari else ""
         return f"{steps:,} agent steps{frames}"
 
-    def inspect(self, num_envs: int = 1, num_iterations: int = 1_000_000) -> Spec:
-        """The spec, after a check of spaces, a reset and a few steps, all of one environment."""
+    def inspect(
+        self, num_envs: int = 1, num_iterations: int = 1_000_000, warn: bool = False
+    ) -> Spec:
+        """The spec, after a check of spaces, a reset and a few steps, all of one environment.
+
+        With `warn`, images that a CNN can hardly learn from raise an `EngramWarning`.
+        """
         with _open_env(self) as env:
-            check_env(env, self.name)
-            return self._spec_of(env, num_envs, num_iterations)
+            first_obs = check_env(env, self.name)
+            spec = self._spec_of(env, num_envs, num_iterations)
+        if warn and (warning := image_warning(self.name, spec, first_obs)):
+            warnings.warn(warning, EngramWarning, stacklevel=3)
+        return spec
 
     def spec(self, num_envs: int = 1, num_iterations: int = 1_000_000) -> Spec:
         """The spec, after a check of the spaces of one environment, which is not reset."""
@@ -90,26 +100,22 @@ class Task:
         )
 
 
-def image_warning(task: Task) -> str | None:
-    """Why a CNN cannot learn much from the task's images, if so; makes one environment."""
-    with _open_env(task) as env:
-        check_spaces(env, task.name)
-        spec = task._spec_of(env, 1, 1)
-        if spec.dtype != "uint8" and is_image(replace(spec, dtype="uint8")):
-            return (
-                f"Observations of {task.name} are treated as plain numbers: "
-                "images must have the dtype numpy.uint8."
-            )
-        if not is_image(spec):
-            return None
-        with env_errors(task.name, "reset"):
-            brightest = np.max(env.reset(seed=0)[0])
-    if brightest == 0 or brightest > spec.pixel_max / MAX_DARKNESS:
+def image_warning(name: str, spec: Spec, first_obs: np.ndarray) -> str | None:
+    """Why a CNN cannot learn much from a task's images, if so."""
+    if spec.dtype != "uint8" and is_image(replace(spec, dtype="uint8")):
+        return (
+            f"Observations of {name} are treated as plain numbers: "
+            "images must have the dtype numpy.uint8."
+        )
+    if spec.frame_stack or not is_image(spec):
+        return None
+    largest = np.max(first_obs)
+    if largest == 0 or largest > spec.pixel_max / MAX_DARKNESS:
         return None
     return (
-        f"The first image of {task.name} has no pixel above {brightest}, but its observation_space "
+        f"The first image of {name} has no pixel above {largest}, but its observation_space "
         f"allows {spec.pixel_max}, so that agents may hardly see it: if later images are as dark, "
-        f"make {brightest} the upper bound of the observation_space."
+        f"make {largest} the upper bound of the observation_space."
     )
 
 

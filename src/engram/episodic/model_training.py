@@ -49,8 +49,8 @@ def train_trajectory_model(
         noise_keys = jax.random.split(noise_key, spec.num_envs)
         optimizer = make_optimizer(config.trajectory_lr, MAX_GRAD_NORM)
         after = gradient_step(optimizer, loss, *before[:2], samples, noise_keys)
-        happens = jax.random.bernoulli(coin_key, P_RECALL) & jnp.any(samples.is_usable)
-        return jax.tree.map(lambda new, old: jnp.where(happens, new, old), after, before)
+        is_updated = jax.random.bernoulli(coin_key, P_RECALL) & jnp.any(samples.is_usable)
+        return jax.tree.map(lambda new, old: jnp.where(is_updated, new, old), after, before)
 
     interval = max(1, config.chunk // spec.num_envs)
     is_due = lambda step: step % interval == 0  # noqa: E731

@@ -1,6 +1,9 @@
 """What the command line prints: a progress bar while training, tables after it, and lists."""
 
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 from jaxtyping import Float
@@ -12,6 +15,7 @@ from rich.table import Table
 from engram.agents import AGENTS, PRESETS, agent_class, agent_name, default_preset
 from engram.config import field_docs
 from engram.envs import get_task, task_names
+from engram.errors import EngramWarning
 from engram.provenance import memory_in_use, memory_size
 from engram.stats import interval, mean
 from engram.training import Result
@@ -133,6 +137,23 @@ def print_result(result: Result) -> None:
 def print_warning(text: str) -> None:
     """Print to stderr what the user may not have meant."""
     Console(stderr=True).print(text, style="yellow", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Within it Engram's warnings are printed as one sentence each, without a line of source."""
+    with warnings.catch_warnings():
+        default = warnings.showwarning
+
+        def show(message, category, *args, **kwargs):
+            if issubclass(category, EngramWarning):
+                print_warning(str(message))
+            else:
+                default(message, category, *args, **kwargs)
+
+        warnings.simplefilter("always", EngramWarning)
+        warnings.showwarning = show
+        yield
 
 
 def print_line(*words: str) -> None:

@@ -1,4 +1,4 @@
-"""The page of `results/atari`: every run of the plan, and its scores beside published ones."""
+"""The page of `results/atari`: every run of the plan, and its returns next to published ones."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ HEAD = (
     "seeds",
     "test return",
     "training return",
-    "human-normalised, %",
+    "human-normalized, %",
     "Q max, realized return",
 )
 
@@ -56,7 +56,7 @@ Agent steps are a quarter of the emulator frames. Classic protocol:
 
 - *Test return*: mean over {validation.TEST_GAMES} games and over seeds; {describe_test(rows)}.
 - *Training return*: mean of the last 10 games of training.
-- *Human-normalised*: by the constants of DQN Zoo (`src/engram/data`).
+- *Human-normalized*: by the constants of DQN Zoo (`src/engram/data`).
 - *Q max, realized return*: the agent's value of its best action, and the discounted return of
   clipped rewards that followed, in the last tenth of training.
 {describe_other_options(rows)}
@@ -77,7 +77,7 @@ def table_line(group: tuple[str, str, int], num_planned: int, rows: Sequence[Row
         *cells,
         f"{test:,.1f}",
         f"{np.mean(training):,.1f}" if training else "–",
-        f"{atari_scores.human_normalised(test, game):,.1f}",
+        f"{atari_scores.human_normalized(test, game):,.1f}",
         value_and_return([row["curve"] for row in own]),
     ]
 

@@ -144,10 +144,10 @@ def latest(rows: Sequence[Row]) -> list[Row]:
     groups: dict[tuple, list[Row]] = {}
     for row in rows:
         groups.setdefault(group_of(row), []).append(row)
-    shown = []
+    listed = []
     for group in groups.values():
-        shown += [row for row in group if not other_options(row)] or group
-    return shown
+        listed += [row for row in group if not other_options(row)] or group
+    return listed
 
 
 def group_of(row: Row) -> tuple[str, str, int]:

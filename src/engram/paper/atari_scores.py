@@ -1,4 +1,4 @@
-"""Atari returns beside published ones: tables per budget, human-normalised aggregates, figures."""
+"""Atari returns next to published ones: tables per budget, human-normalized aggregates, figures."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -60,13 +60,13 @@ def section(rows: Sequence[dict[str, Any]], frames: int) -> str:
     return f"""
 ## {frames:,} emulator frames
 
-Test returns: mean, and standard deviation over seeds if there are several, beside published ones.
+Test returns: mean, and standard deviation over seeds if there are several, next to published ones.
 The paper says {frames:,} frames, but its code counts agent steps, which would make
 {FRAME_SKIP * frames:,} for its MBEC++ alone. SimPLe's are those of Kaiser et al. (2020), those of
 NEC, MFEC and DQN are Pritzel et al.'s (2017), random and human those of DQN Zoo.
 
 {markdown_table(["game", *ours, *columns], lines)}
-Human-normalised, per cent, over the games that all agents of a row have:
+Human-normalized, per cent, over the games that all agents of a row have:
 
 {markdown_table(aggregate_head, aggregates(everyone, list(ours)))}
 {other_publications(frames)}![test returns](scores-{frames}.png)
@@ -138,7 +138,7 @@ def _read(file: str) -> list[dict[str, str]]:
 
 
 def aggregates(everyone: MeanReturns, ours: Sequence[str]) -> list[list[str]]:
-    """Human-normalised aggregates over the games that a group of agents shares.
+    """Human-normalized aggregates over the games that a group of agents shares.
 
     The groups are all agents, our agents, and each of our agents with the published ones; of
     groups with the same games the last is kept."""
@@ -148,7 +148,7 @@ def aggregates(everyone: MeanReturns, ours: Sequence[str]) -> list[list[str]]:
     lines = []
     for shared, group in by_games.items():
         for agent in group if shared else ():
-            values = [human_normalised(everyone[agent][game], game) for game in shared]
+            values = [human_normalized(everyone[agent][game], game) for game in shared]
             numbers = (np.mean(values), np.median(values), iqm(values))
             cells = (f"{x:,.1f}" for x in numbers)
             lines.append([", ".join(group), str(len(shared)), agent, *cells])
@@ -168,7 +168,7 @@ def other_publications(frames: int) -> str:
     columns = ("agent", "source", "n_games", "mean_hns", "median_hns", "note")
     head = ["agent", "computed from", "games", "mean", "median", ""]
     table = markdown_table(head, [[row[column] for column in columns] for row in rows])
-    return f"Other agents over (nearly) all games, human-normalised, per cent:\n\n{table}\n"
+    return f"Other agents over (nearly) all games, human-normalized, per cent:\n\n{table}\n"
 
 
 def draw(rows: Sequence[dict[str, Any]], folder: Path) -> None:
@@ -179,13 +179,13 @@ def draw(rows: Sequence[dict[str, Any]], folder: Path) -> None:
         names = games(ours)
         bars = {
             agent: [
-                human_normalised(by_game[game], game) if game in by_game else float("nan")
+                human_normalized(by_game[game], game) if game in by_game else float("nan")
                 for game in names
             ]
             for agent, by_game in (means(ours) | theirs).items()
         }
         path = folder / f"scores-{frames}.png"
-        title, x_label = f"{frames:,} emulator frames", "human-normalised test return, %"
+        title, x_label = f"{frames:,} emulator frames", "human-normalized test return, %"
         plot_bars(names, bars, path, title, x_label)
         draw_curves(rows, frames, folder / f"curves-{frames}.png")
 
@@ -211,7 +211,7 @@ def reference_returns() -> dict[str, Reference]:
     return {row["game"]: Reference(float(row["random"]), float(row["human"])) for row in table}
 
 
-def human_normalised(returned: float, game: str) -> float:
+def human_normalized(returned: float, game: str) -> float:
     """A return in per cent of the way from random play to a human."""
     random, human = reference_returns()[game]
     return 100 * (returned - random) / (human - random)

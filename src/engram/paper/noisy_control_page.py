@@ -149,7 +149,7 @@ def returns_table(
 
 
 def aggregate_section(loaded: Results) -> str:
-    """Each agent's interquartile mean over all seeds of the nine noisy tasks, normalised."""
+    """Each agent's interquartile mean over all seeds of the nine noisy tasks, normalized."""
     labels = [
         label for label in labels_of(loaded) if all(label in loaded.get(task, {}) for task in NOISY)
     ]
@@ -159,13 +159,13 @@ def aggregate_section(loaded: Results) -> str:
     for label in labels:
         cells = []
         for measure in MEASURES:
-            returns = [normalised(loaded[task], label, labels, measure) for task in NOISY]
+            returns = [normalized(loaded[task], label, labels, measure) for task in NOISY]
             cells.append(_cell(iqm(returns), interval(returns, iqm), "z.2f"))
         rows.append([label, *cells])
     return f"""\
 ## All nine noisy tasks together
 
-Interquartile mean over all seeds of the nine tasks. Returns are normalised: on each task the mean
+Interquartile mean over all seeds of the nine tasks. Returns are normalized: on each task the mean
 of the random agent is 0 and that of the best agent is 1. 95% bootstrap interval, seeds resampled
 within each task, the normalisation held fixed.
 
@@ -173,7 +173,7 @@ within each task, the normalisation held fixed.
 """
 
 
-def normalised(
+def normalized(
     agents: dict[str, RunResult], label: str, labels: Sequence[str], measure: str
 ) -> np.ndarray:
     """Returns per seed from 0, the random agent, to 1, the best; all 0 if none beats random."""
