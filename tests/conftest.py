@@ -1,4 +1,4 @@
-"""Shared by all tests: how they compile, and how Hypothesis draws."""
+"""How all tests compile, and how Hypothesis draws."""
 
 import atexit
 import shutil
@@ -8,20 +8,21 @@ import jax
 import pytest
 from hypothesis import settings
 
-# Compilation is nearly all the time of these tests, and XLA's optimisations are most of compilation.
+# Compilation is most of the time of these tests, and XLA's optimizations most of compilation.
 jax.config.update("jax_disable_most_optimizations", True)
-# What one test has compiled another loads. Each process has its own: two that write one file at once would warn, and warnings are errors.
-compiled = tempfile.mkdtemp(prefix="engram-tests-")
-atexit.register(shutil.rmtree, compiled, ignore_errors=True)
-jax.config.update("jax_compilation_cache_dir", compiled)
+# A program that one test has compiled is loaded by the next. Each process has its own cache: two
+# that write one file at once would warn, and warnings are errors.
+cache_dir = tempfile.mkdtemp(prefix="engram-tests-")
+atexit.register(shutil.rmtree, cache_dir, ignore_errors=True)
+jax.config.update("jax_compilation_cache_dir", cache_dir)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 settings.register_profile("engram", deadline=None, derandomize=True)
 settings.load_profile("engram")
 
 
 @pytest.fixture(scope="module")
-def optimised():
-    """Compiles as users do, for the modules whose subject is how numbers round or where they lie in memory."""
+def optimized():
+    """Compiles as users do, for tests of rounding or of where arrays lie in memory."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)

@@ -1,0 +1,172 @@
+"""Run folders: config, curves, metrics and summary are whole after any failure."""
+
+import csv
+import errno
+import json
+import math
+import os
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from engram.errors import EngramError
+from engram.run_dir import RunDir, create
+
+
+def fail(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def sentence(excinfo, *words):
+    """The message is one sentence that says these words."""
+    text = str(excinfo.value)
+    assert text.endswith(".")
+    assert "\n" not in text
+    assert all(word in text for word in words), text
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return create(tmp_path / "run", {"agent": "dqn"})
+
+
+def test_a_new_folder_holds_its_config_and_loads_again(tmp_path):
+    create(tmp_path / "a" / "b", {"agent": "dqn", "rate": np.float32(0.5), "limit": math.inf})
+    assert RunDir.load(tmp_path / "a" / "b").config == {"agent": "dqn", "rate": 0.5, "limit": None}
+    assert os.listdir(tmp_path / "a" / "b") == ["config.json"]
+
+
+def test_create_never_overwrites_a_run(folder):
+    with pytest.raises(EngramError) as excinfo:
+        create(folder.path, {"agent": "other"})
+    sentence(excinfo, f"engram resume {folder.path}", "--out")
+    assert RunDir.load(folder.path).config == {"agent": "dqn"}
+
+
+def test_create_never_overwrites_a_run_without_config(folder):
+    folder.save(np.zeros(2), {})
+    (folder.path / "config.json").unlink()
+    with pytest.raises(EngramError):
+        create(folder.path, {})
+
+
+def test_create_refuses_the_path_of_a_file(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(EngramError) as excinfo:
+            create(path, {})
+        sentence(excinfo, str(path), "--out")
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_create_refuses_an_unwritable_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        os, "access", lambda *_: False
+    )  # root, who may run the tests, may write anywhere
+    with pytest.raises(EngramError) as excinfo:
+        create(tmp_path, {})
+    sentence(excinfo, "not writable", "--out")
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "[" * 100_000, "\x00"])
+def test_load_refuses_a_missing_or_damaged_config(tmp_path, text):
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    with pytest.raises(EngramError) as excinfo:
+        RunDir.load(tmp_path)
+    sentence(excinfo, "config.json", str(tmp_path))
+
+
+def test_load_refuses_a_missing_folder(tmp_path):
+    with pytest.raises(EngramError) as excinfo:
+        RunDir.load(tmp_path / "none")
+    sentence(excinfo, "not a run folder")
+
+
+def test_curves_are_read_back_by_seed(folder):
+    folder.write_curves([(1, 10, math.nan), (0, 10, 0.1), (1, 20, np.float32(2.5)), (0, 20, -3)])
+    assert (
+        folder.path / "curves.csv"
+    ).read_text() == "seed,step,return\n1,10,nan\n0,10,0.1\n1,20,2.5\n0,20,-3\n"
+    curves = folder.read_curves()
+    assert list(curves) == [0, 1]
+    np.testing.assert_array_equal(curves[0], [[10, 20], [0.1, -3.0]])
+    np.testing.assert_array_equal(curves[1], [[10, 20], [math.nan, 2.5]])
+    assert curves[0][0].dtype.kind == "i"
+
+
+def test_curves_without_points_are_empty(folder):
+    folder.write_curves([])
+    assert folder.read_curves() == {}
+
+
+@pytest.mark.parametrize(
+    "text", [None, "", "a,b\n", "seed,step,return\n1,2\n", "seed,step,return\n1,2,x\n"]
+)
+def test_damaged_or_missing_curves_are_refused(folder, text):
+    if text is not None:
+        (folder.path / "curves.csv").write_text(text)
+    with pytest.raises(EngramError) as excinfo:
+        folder.read_curves()
+    sentence(excinfo, "curves.csv", "engram resume")
+
+
+def test_each_metric_has_a_column(folder):
+    folder.write_metrics(
+        [
+            {"seed": 0, "step": 5, "loss": 0.5},
+            {"step": 6, "seed": 1, "beta": jnp.float32(2), "loss": 1},
+        ]
+    )
+    with open(folder.path / "metrics.csv", newline="") as file:
+        assert list(csv.reader(file)) == [
+            ["seed", "step", "loss", "beta"],
+            ["0", "5", "0.5", ""],
+            ["1", "6", "1", "2.0"],
+        ]
+
+
+def test_a_summary_is_strict_json(folder):
+    folder.write_summary(
+        {
+            "mean": math.nan,
+            3: [np.float64(math.inf), np.int64(2)],
+            "seeds": np.array([1.0, math.nan]),
+        }
+    )
+    text = (folder.path / "summary.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "mean": None,
+        "3": [None, 2],
+        "seeds": [1.0, None],
+    }
+
+
+def test_a_full_disk_leaves_curves_metrics_and_summary_as_they_were(folder, monkeypatch):
+    writes = {
+        "curves.csv": lambda x: folder.write_curves([(0, 1, x)]),
+        "metrics.csv": lambda x: folder.write_metrics([{"seed": 0, "step": 1, "loss": x}]),
+        "summary.json": lambda x: folder.write_summary({"mean": x}),
+    }
+    for write in writes.values():
+        write(1.0)
+    before = {name: (folder.path / name).read_bytes() for name in writes}
+    monkeypatch.setattr(os, "fsync", fail)
+    for name, write in writes.items():
+        with pytest.raises(EngramError) as excinfo:
+            write(2.0)
+        sentence(excinfo, name, str(folder.path), "No space left", "untouched")
+    assert {name: (folder.path / name).read_bytes() for name in writes} == before
+    assert sorted(os.listdir(folder.path)) == sorted(["config.json", *writes])
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
+def test_a_full_device_is_reported(folder):
+    os.symlink(
+        "/dev/full", folder.path / "summary.json.new"
+    )  # where the new summary is written first
+    with pytest.raises(EngramError, match="No space left"):
+        folder.write_summary({"mean": 1.0})
+    assert os.listdir(folder.path) == ["config.json"]
