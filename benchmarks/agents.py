@@ -1,172 +1,247 @@
-"""Every agent on Cart Pole, at one run and at many, beside the fastest others of its kind that can be installed."""
+"""Part `agents`: every agent on Cart Pole, on a CPU next to the fastest other software we found."""
 
-import argparse
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import jax
 
-from benchmarks import comparison, scaling
-from benchmarks.comparison import DQN, MBECPP, OTHERS, environment, spread
-from benchmarks.contenders import Contender, cores, speed
-from benchmarks.tables import Table, number
-
-WORK = (
-    "Cart Pole. Value-based agents learn from step 100, in every step but for DRQN (every second) and NEC (every fourth); PPO from "
-    "rollouts of 256 steps of all its environments together, ten times, in four minibatches. "
+from benchmarks import comparison, scaling, settings
+from benchmarks.contenders import Contender, speed
+from benchmarks.options import Options
+from benchmarks.others import find_pythons
+from benchmarks.tables import (
+    Table,
+    cells,
+    cores_used,
+    environment,
+    number,
+    spread,
+    steps_per_second,
 )
-ONE_CORE = (
-    WORK + "Every contender has its own process, pinned to the same core, with one thread; it compiles and warms up untimed, then all of "
-    "one algorithm take turns. Speeds are medians over the turns; with a filling memory, the mean over one life of 10,000 steps. Steps of "
-    "several runs and environments are added up. Ratios are to the same number of runs, or to one run of what has no more."
+
+TASK = (
+    "Cart Pole. Value-based agents learn from step 100, in every step except DRQN (every second) "
+    "and NEC (every fourth). PPO learns from rollouts of 256 steps of all its environments, with "
+    "ten epochs of four minibatches. "
 )
-DEVICE = WORK + scaling.GPU
-MFEC = {"neighbours": 11, "slots": 10_000}
-NEC = {"hidden": 64, "embedding": 64, "batch": 32, "learn_every": 4, "learn_start": 100, "neighbours": 50, "slots": 10_000, "horizon": 100}
-DRQN = {"hidden": 128, "lstm": 128, "batch": 16, "sequence": 8, "learn_every": 2, "learn_start": 100, "target_every": 100}
-ROLLOUT = 256
-PPO = {"hidden": 64, "rollout": ROLLOUT, "epochs": 10, "minibatches": 4, "learning_rate": 1e-3, "anneal": False}
-LSTM = PPO | {"recurrent": True, "lstm": 64, "sequence": 32}
-LAUNCHES = 1_024
-"""iterations of a call, at most, where each costs a row of kernel launches"""
-NAMES = {"sb3": "SB3", "sbx": "SBX", "sb3-contrib": "SB3 contrib", "pfrl": "PFRL", "rejax": "Rejax", "memorax": "Memorax", "coach": "Coach"}
+ONE_CORE_PROTOCOL = (
+    TASK + "Each contender has its own process, pinned to the same core, with one thread. "
+    "Compilation and warm-up are not timed. Then all of one algorithm are measured in turn. Speeds "
+    "are medians over the turns; with a filling memory, the mean over the first 10,000 steps. "
+    "Steps are summed over runs and environments. Ratios are to the same number of runs, or to one "
+    "run of software that trains only one."
+)
+DEVICE_PROTOCOL = TASK + scaling.GPU_PROTOCOL
+MAX_DEVICE_ITERATIONS = 1_024
+"""per call, except on a CPU: each iteration launches many kernels, one after another"""
+NAMES = {
+    "sb3": "SB3",
+    "sbx": "SBX",
+    "sb3-contrib": "SB3 contrib",
+    "pfrl": "PFRL",
+    "rejax": "Rejax",
+    "memorax": "Memorax",
+    "coach": "Coach",
+}
+JAX_SOFTWARE = ("rejax", "memorax")
+"""other software that steps Cart Pole in JAX"""
 
 
-def ours(runs: tuple[int, ...]) -> list[Contender]:
-    """Ours, on Gymnasium's environment with one run, on ours in JAX with as many as asked for."""
-
-    def agent(algorithm: str, options: dict, host: int, one: int, name: str = "", **more) -> list[Contender]:
-        """`host` and `one` are iterations of a call, on Gymnasium and of one run in JAX; of more runs an eighth is enough."""
-        base = Contender("Engram", name or algorithm.lower(), options, algorithm=algorithm, **more)
-        every = [
-            replace(base, runs=r, iterations=one if more.get("memory") == "filling" else max(one // (8 if r > 1 else 1), min(one, 256))) for r in runs
-        ]
-        return [replace(base, host=True, iterations=host)] * bool(host) + every
-
-    def episodic(algorithm: str, options: dict) -> list[Contender]:
-        """With a memory that fills over one life, and with one that is full and must forget."""
-        full = agent(algorithm, options, 0, 1_000, memory="full", replay=50_000)
-        return agent(algorithm, options, 1_000, 1_000, memory="filling") + full
-
-    def policy(algorithm: str, options: dict, host: int, one: int) -> list[Contender]:
-        return [c for e in (1, 8) for c in agent(algorithm, options, host // e, one // e, name="ppo", envs=e)]
-
-    mbec = {name: MBECPP[name] for name in ("batch", "learn_start", "neighbours", "slots")}
+def engram_contenders(run_counts: Sequence[int]) -> list[Contender]:
+    """Engram's agents: one run on Gymnasium's environment, and so many runs in JAX."""
     return [
-        *agent("Random", {}, 5_000, 1_000_000),
-        *agent("DQN", DQN, 1_000, 5_000),
-        *episodic("MBEC", mbec),
-        *episodic("MBEC++", MBECPP),
-        *episodic("MFEC", MFEC),
-        *episodic("NEC", NEC),
-        *agent("DRQN", DRQN, 512, 1_000),
-        *policy("PPO", PPO, 2_048, 8_192),
-        *policy("PPO, LSTM", LSTM, 2_048, 4_096),
+        *_agent("Random", {}, run_counts, 5_000, 1_000_000),
+        *_agent("DQN", settings.DQN, run_counts, 1_000, 5_000),
+        *_memory_agent("MBEC", settings.MBEC, run_counts),
+        *_memory_agent("MBEC++", settings.MBECPP, run_counts),
+        *_memory_agent("MFEC", settings.MFEC, run_counts),
+        *_memory_agent("NEC", settings.NEC, run_counts),
+        *_agent("DRQN", settings.DRQN, run_counts, 512, 1_000),
+        *_agent("PPO", settings.PPO, run_counts, 2_048, 8_192),
+        *_agent("PPO", settings.PPO, run_counts, 256, 1_024, envs=8),
+        *_agent("PPO, LSTM", settings.PPO_LSTM, run_counts, 2_048, 4_096),
+        *_agent("PPO, LSTM", settings.PPO_LSTM, run_counts, 256, 512, envs=8),
     ]
 
 
-def theirs() -> list[Contender]:
-    """Theirs, each with the settings of ours in its own words."""
+def _agent(
+    algorithm: str,
+    options: dict,
+    run_counts: Sequence[int],
+    gym_iterations: int,
+    jax_iterations: int,
+    memory: str = "",
+    **fields: Any,
+) -> list[Contender]:
+    """An agent on Gymnasium's environment, unless `gym_iterations` is 0, and in JAX.
 
-    def rival(algorithm: str, software: str, agent: str, options: dict, iterations: int, **more) -> Contender:
-        host = software not in ("rejax", "memorax")
-        return Contender(NAMES[software], agent, options, software, algorithm, iterations=iterations, host=host, **more)
+    Many runs get an eighth of the iterations, but at least 256 if one run has as many. With a
+    filling memory they get all, so that all turns together have 10,000.
+    """
+    name = algorithm.split(",")[0].lower()
+    base = Contender("Engram", name, options, algorithm=algorithm, memory=memory, **fields)
+    many_iterations = max(jax_iterations // 8, min(jax_iterations, 256))
+    if memory == "filling":
+        many_iterations = jax_iterations
+    in_jax = [
+        replace(base, runs=runs, iterations=jax_iterations if runs == 1 else many_iterations)
+        for runs in run_counts
+    ]
+    if not gym_iterations:
+        return in_jax
+    return [replace(base, host=True, iterations=gym_iterations), *in_jax]
 
-    torch_ppo = {"n_epochs": 10, "batch_size": ROLLOUT // 4, "learning_rate": 1e-3, "ent_coef": 0.01, "max_grad_norm": 0.5}
-    torch_lstm = torch_ppo | {"policy_kwargs": {"lstm_hidden_size": 64, "net_arch": {"pi": [64], "vf": [64]}}}
-    rejax_dqn = {"hidden": [128, 128], "learning_rate": 5e-4, "batch_size": 32, "fill_buffer": 100, "buffer_size": 10_000}
-    rejax_dqn |= {"target_update_freq": 100, "num_epochs": 1, "ddqn": False}
-    rejax_ppo = {"hidden": [64, 64], "learning_rate": 1e-3, "num_epochs": 10, "num_minibatches": 4, "max_grad_norm": 0.5}
-    memorax_drqn = {"hidden": 128, "lstm": 128, "sequence": 8, "learning_rate": 5e-4, "clip": 10.0, "batch_size": 16, "buffer_size": 10_000}
-    memorax_drqn |= {"tau": 1.0, "target_network_frequency": 100, "train_frequency": 2, "learning_starts": 100}
-    memorax_drqn |= {"start_e": 1.0, "end_e": 0.01, "exploration_fraction": 0.1}
-    memorax_lstm = {"hidden": 64, "lstm": 64, "sequence": 32, "learning_rate": 1e-3, "clip": 0.5, "num_minibatches": 4, "update_epochs": 10}
-    memorax_lstm |= {
-        "gae_lambda": 0.95,
-        "normalize_advantage": True,
-        "clip_coef": 0.2,
-        "clip_vloss": False,
-        "ent_coef": 0.01,
-        "vf_coef": 0.5,
-    }
-    coach = NEC | {"learning_rate": 5e-4}
+
+def _memory_agent(algorithm: str, options: dict, run_counts: Sequence[int]) -> list[Contender]:
+    """An agent with a memory that fills, and with one that is full and evicts."""
     return [
-        rival("DQN", "sb3", "dqn", OTHERS, 1_000),
-        rival("DQN", "sbx", "dqn", OTHERS, 1_000),
-        rival("DQN", "rejax", "dqn", rejax_dqn, 2_000),
-        rival("DQN", "rejax", "dqn", rejax_dqn, 500, runs=10),
-        rival("NEC", "coach", "nec", coach, 1_000, memory="filling"),
-        rival("NEC", "coach", "nec", coach, 256, memory="full", replay=50_000),
-        rival("DRQN", "pfrl", "drqn", DRQN | {"replay": 10_000, "learning_rate": 5e-4}, 512),
-        rival("DRQN", "memorax", "dqn", memorax_drqn, 512),
-        rival("DRQN", "memorax", "dqn", memorax_drqn, 256, runs=10),
-        *(rival("PPO", s, "ppo", torch_ppo | {"n_steps": ROLLOUT // e}, 2_048 // e, envs=e) for e in (1, 8) for s in ("sb3", "sbx")),
-        *(
-            rival("PPO", "rejax", "ppo", rejax_ppo | {"num_steps": ROLLOUT // e}, 8_192 // e // (4 if r > 1 else 1), envs=e, runs=r)
-            for e in (1, 8)
-            for r in (1, 10)
-        ),
-        *(rival("PPO, LSTM", "sb3-contrib", "ppo", torch_lstm | {"n_steps": ROLLOUT // e}, 2_048 // e, envs=e) for e in (1, 8)),
-        rival("PPO, LSTM", "memorax", "ppo", memorax_lstm, 512, envs=8),
-        rival("PPO, LSTM", "memorax", "ppo", memorax_lstm, 256, envs=8, runs=10),
+        *_agent(algorithm, options, run_counts, 1_000, 1_000, memory="filling"),
+        *_agent(algorithm, options, run_counts, 0, 1_000, memory="full", replay=50_000),
     ]
 
 
-def measure(options: argparse.Namespace, say) -> dict:
-    """On a CPU, one core beside the others; on any other device, ours alone and more runs of them."""
-    alone = jax.default_backend() != "cpu"
-    contenders = [replace(c, iterations=min(c.iterations, LAUNCHES)) for c in ours((1, 10, 100))] if alone else theirs() + ours((1, 10))
-    algorithms = list(dict.fromkeys(c.algorithm for c in ours((1,))))
+def other_contenders() -> list[Contender]:
+    """Other software, each with Engram's settings in its own words."""
+    return [
+        _other("DQN", "sb3", "dqn", settings.SB3_DQN, 1_000),
+        _other("DQN", "sbx", "dqn", settings.SB3_DQN, 1_000),
+        _other("DQN", "rejax", "dqn", settings.REJAX_DQN, 2_000),
+        _other("DQN", "rejax", "dqn", settings.REJAX_DQN, 500, runs=10),
+        _other("NEC", "coach", "nec", settings.COACH_NEC, 1_000, memory="filling"),
+        _other("NEC", "coach", "nec", settings.COACH_NEC, 256, memory="full", replay=50_000),
+        _other("DRQN", "pfrl", "drqn", settings.PFRL_DRQN, 512),
+        _other("DRQN", "memorax", "dqn", settings.MEMORAX_DRQN, 512),
+        _other("DRQN", "memorax", "dqn", settings.MEMORAX_DRQN, 256, runs=10),
+        *(contender for envs in (1, 8) for contender in _other_ppo(envs)),
+        _other("PPO, LSTM", "memorax", "ppo", settings.MEMORAX_PPO_LSTM, 512, envs=8),
+        _other("PPO, LSTM", "memorax", "ppo", settings.MEMORAX_PPO_LSTM, 256, envs=8, runs=10),
+    ]
+
+
+def _other_ppo(envs: int) -> list[Contender]:
+    """PPO of software whose rollouts are counted in steps per environment."""
+    n_steps = {"n_steps": settings.ROLLOUT // envs}
+    sb3, sb3_lstm = settings.SB3_PPO | n_steps, settings.SB3_PPO_LSTM | n_steps
+    rejax = settings.REJAX_PPO | {"num_steps": settings.ROLLOUT // envs}
+    return [
+        _other("PPO", "sb3", "ppo", sb3, 2_048 // envs, envs=envs),
+        _other("PPO", "sbx", "ppo", sb3, 2_048 // envs, envs=envs),
+        _other("PPO", "rejax", "ppo", rejax, 8_192 // envs, envs=envs),
+        _other("PPO", "rejax", "ppo", rejax, 2_048 // envs, envs=envs, runs=10),
+        _other("PPO, LSTM", "sb3-contrib", "ppo", sb3_lstm, 2_048 // envs, envs=envs),
+    ]
+
+
+def _other(
+    algorithm: str,
+    software: str,
+    agent: str,
+    options: dict,
+    iterations: int,
+    memory: str = "",
+    **fields: Any,
+) -> Contender:
+    return Contender(
+        NAMES[software],
+        agent,
+        options,
+        software,
+        algorithm,
+        iterations=iterations,
+        memory=memory,
+        host=software not in JAX_SOFTWARE,
+        **fields,
+    )
+
+
+def measure(options: Options) -> dict:
+    """On a CPU one core next to other software; on other devices Engram alone with more runs."""
+    is_cpu = jax.default_backend() == "cpu"
+    algorithms = list(dict.fromkeys(c.algorithm for c in engram_contenders([1])))
     if options.only:
-        algorithms = [a for a in algorithms if {a.lower(), a.split(",")[0].lower()} & {name.lower() for name in options.only}]
-    pythons = None if alone else comparison.find_pythons(options.others_python, options.coach_python, say)
+        algorithms = [name for name in algorithms if _is_named(name, options.only)]
+    if not algorithms:
+        raise SystemExit(f"There is no agent {' or '.join(options.only)} to measure.")
+    if is_cpu:
+        contenders = other_contenders() + engram_contenders([1, 10])
+        pythons = find_pythons(options)
+    else:
+        contenders = [
+            replace(c, iterations=min(c.iterations, MAX_DEVICE_ITERATIONS))
+            for c in engram_contenders([1, 10, 100])
+        ]
+        pythons = {}
     measured, result = [], {}
-    for algorithm in algorithms:  # one after the other: there is no room for all of them at once
+    for algorithm in algorithms:  # one after another, since memory would not suffice for all
         group = [c for c in contenders if c.algorithm == algorithm]
-        if pythons is None:
-            result = scaling.measure(group, DEVICE, 10, options.quick, say)
+        if is_cpu:
+            result = comparison.measure(group, pythons, ONE_CORE_PROTOCOL, options)
         else:
-            result = comparison.measure(group, pythons, options.quick, say, ONE_CORE)
+            result = scaling.measure(group, DEVICE_PROTOCOL, 10, options)
         measured += result["measured"]
     return result | {"device": jax.devices()[0].device_kind, "measured": measured}
 
 
+def _is_named(algorithm: str, names: Sequence[str]) -> bool:
+    """Whether an algorithm is among these lower-case names; `ppo` is also PPO with an LSTM."""
+    name = algorithm.lower()
+    return name in names or name.split(",")[0] in names
+
+
 def tables(result: dict) -> list[Table]:
     columns = [
-        "agent",
-        "by",
-        "environment",
-        "environments",
-        "runs",
-        "memory",
-        "steps/s",
-        "slowest to fastest turn",
-        "times the others",
-        "cores used",
+        *("agent", "by", "environment", "environments", "runs", "memory"),
+        *("steps/s", "slowest to fastest turn", "times the others", "cores used"),
     ]
-    rows = [_row(m, [r for r in result["measured"] if r["software"] != "engram" and "wall" in r]) for m in result["measured"]]
-    versions: dict[str, dict] = {}
-    for m in result["measured"]:
-        if m["software"] != "engram" and "versions" in m:
-            versions.setdefault(m["versions"]["python"], {}).update(m["versions"])
-    note = "; ".join(", ".join(f"{name} {v}" for name, v in found.items()) for found in versions.values())
+    rivals = [m for m in result["measured"] if m["software"] != "engram"]
+    timed_rivals = [m for m in rivals if "wall" in m]
+    rows = [_row(m, timed_rivals) for m in result["measured"]]
     place = "one core" if result["device"] == "cpu" else result["device"]
-    return [Table(f"All agents: training on Cart Pole, {place}", columns, rows, result["protocol"], note and f"The others: {note}")]
+    title = f"All agents: training on Cart Pole, {place}"
+    versions = _format_versions(timed_rivals)
+    note = versions and f"The others: {versions}"
+    return [Table(title, columns, rows, result["protocol"], note)]
 
 
-def _row(m: dict, rivals: list[dict]) -> list[str]:
-    who = [m["algorithm"], m["name"], environment(m), str(m["envs"]), str(m["runs"]), m["memory"] or "-"]
-    ratios = [f"{name} {number(float(f'{speed(m) / other:.2g}'))}" for name, other in _beside(m, rivals).items()]
-    figures = scaling.steps_a_second, spread, lambda m: ", ".join(ratios) or "-", lambda m: f"{cores(m):.2f}"
-    return [*who, *scaling.cells(m, *figures)]
+def _format_versions(measured: Sequence[dict]) -> str:
+    """The versions of all packages, by Python."""
+    by_python: dict[str, dict[str, str]] = {}
+    for m in measured:
+        by_python.setdefault(m["versions"]["python"], {}).update(m["versions"])
+    lists = (versions.items() for versions in by_python.values())
+    return "; ".join(", ".join(f"{name} {v}" for name, v in versions) for versions in lists)
 
 
-def _beside(m: dict, rivals: list[dict]) -> dict[str, float]:
-    """The speed of every rival of one of ours: of as many runs or, where that was not measured, of one. What is all in JAX is no rival
-    to what steps Gymnasium's environment."""
-    found: dict[str, float] = {}
-    if m["software"] == "engram" and "wall" in m:
-        same = [r for r in rivals if all(r[key] == m[key] for key in ("algorithm", "envs", "memory"))]
-        for r in sorted(same, key=lambda r: r["runs"]):
-            if r["runs"] in (1, m["runs"]) and (r["host"] or not m["host"]):
-                found[r["name"]] = speed(r)
-    return found
+def _row(m: dict, rivals: Sequence[dict]) -> list[str]:
+    def ratios(m: dict) -> str:
+        speeds = _rival_speeds(m, rivals).items()
+        # Two significant digits.
+        rounded = ((name, float(f"{speed(m) / other:.2g}")) for name, other in speeds)
+        return ", ".join(f"{name} {number(ratio)}" for name, ratio in rounded) or "-"
+
+    return [
+        *(m["algorithm"], m["name"], environment(m)),
+        *(str(m["envs"]), str(m["runs"]), m["memory"] or "-"),
+        *cells(m, steps_per_second, spread, ratios, cores_used),
+    ]
+
+
+def _rival_speeds(m: dict, rivals: Sequence[dict]) -> dict[str, float]:
+    """The speeds that a measurement of Engram is compared with, by name of the software.
+
+    Of as many runs or, where that was not measured, of one. Software that steps the environment in
+    JAX is not compared with Engram on Gymnasium's environment.
+    """
+    if m["software"] != "engram":
+        return {}
+    keys = "algorithm", "envs", "memory"
+    same = [
+        r
+        for r in rivals
+        if all(r[key] == m[key] for key in keys)
+        and r["runs"] in (1, m["runs"])
+        and (r["host"] or not m["host"])
+    ]
+    # Those of as many runs come last and replace those of one.
+    return {r["name"]: speed(r) for r in sorted(same, key=lambda r: r["runs"])}

@@ -1,77 +1,88 @@
-"""Who is timed, doing what; and the arithmetic from seconds to steps/s. Needs no package: every worker can import it."""
+"""What is timed, and the arithmetic from seconds to steps per second."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-QUICK = 256
-"""iterations: learning begins after 100, and must have begun before the clock starts; a whole rollout of any PPO"""
+QUICK_ITERATIONS = 256
+"""of a quick call: a whole rollout of any PPO, and more than agents wait before they learn"""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """An agent that trains on a task, and how much of it is timed at once."""
+    """An agent that trains on a task, and how many iterations are timed per call.
+
+    The fields are those of a measurement in a result file.
+    """
 
     name: str
     agent: str = "dqn"
     options: dict[str, Any] = field(default_factory=dict)
+    """of the agent, in the words of its software"""
     software: str = "engram"
-    """or one of `rivals.BUILDERS`"""
+    """`engram`, or a key of `rivals.BUILDERS`"""
     algorithm: str = ""
-    """what it shares with those it is compared with"""
+    """contenders of one algorithm are compared with each other"""
     task: str = "cartpole"
     runs: int = 1
     envs: int = 1
-    """environments of every run"""
+    """environments per run"""
     iterations: int = 1_000
-    """of every timed call; one iteration is one agent step in every environment of every run"""
+    """per timed call; an iteration is one step in every environment of every run"""
     replay: int = 10_000
-    """transitions that the replay can hold"""
+    """iterations that the replay buffer has room for"""
     memory: str = ""
-    """full: from the beginning; filling: as it comes, over all calls; anew: as it comes, each call from birth"""
+    """full: filled before the first call; filling: empty before the first call; anew: empty before
+    every call"""
     host: bool = False
-    """on Gymnasium's environment, not on ours in JAX"""
+    """whether Gymnasium's environment is stepped, not the one in JAX"""
 
     def quick(self) -> "Contender":
-        return replace(self, iterations=min(self.iterations, max(QUICK, self.iterations // 20)))
+        """The same with fewer iterations per call."""
+        fewer = max(QUICK_ITERATIONS, self.iterations // 20)
+        return replace(self, iterations=min(self.iterations, fewer))
 
 
 Timing = dict[str, float]
-"""seconds: `wall`, and `cpu`, which is less where others took the core, and more where several threads ran"""
+"""seconds of a call: `wall`, and `cpu`, the processor time of all threads"""
 
 
-def interleave(runs: Mapping[str, Callable[[], Timing]], rounds: int, say: Callable[[str], Any]) -> dict[str, list[Timing]]:
-    """A, B, C, A, B, C...: what disturbs the machine for a while disturbs all alike."""
-    times: dict[str, list[Timing]] = {name: [] for name in runs}
+def interleave(
+    calls: Mapping[str, Callable[[], Timing]], rounds: int, log: Callable[[str], None]
+) -> dict[str, list[Timing]]:
+    """Times all calls in turn, A, B, C, A, B, C, so that a disturbance meets all alike."""
+    times: dict[str, list[Timing]] = {name: [] for name in calls}
     for turn in range(rounds):
-        for name, run in runs.items():
-            say(f"round {turn + 1} of {rounds}: {name}")
-            times[name].append(run())
+        for name, call in calls.items():
+            log(f"round {turn + 1} of {rounds}: {name}")
+            times[name].append(call())
     return times
 
 
-def entry(contender: Contender, times: list[Timing], **more: Any) -> dict[str, Any]:
-    """A measurement as it goes to the file."""
-    return asdict(contender) | {key: [time[key] for time in times] for key in ("wall", "cpu")} | more
+def entry(contender: Contender, times: list[Timing], **extra: Any) -> dict[str, Any]:
+    """A measurement as it is written to the file."""
+    lists = {key: [time[key] for time in times] for key in ("wall", "cpu")}
+    return asdict(contender) | lists | extra
 
 
 def seconds(measured: Mapping[str, Any]) -> float:
-    """Of one call: the median or, where the calls differ by design, the mean."""
+    """Seconds per call: the median, or the mean if the memory fills from call to call."""
     wall = measured["wall"]
     return sum(wall) / len(wall) if measured.get("memory") == "filling" else median(wall)
 
 
 def steps(measured: Mapping[str, Any]) -> int:
-    """Agent steps of one call, of all runs together."""
+    """Agent steps per call, summed over runs."""
     return measured["runs"] * measured.get("envs", 1) * measured["iterations"]
 
 
 def speed(measured: Mapping[str, Any]) -> float:
-    """Agent steps a second, of all runs together."""
+    """Agent steps per second, summed over runs."""
     return steps(measured) / seconds(measured)
 
 
 def cores(measured: Mapping[str, Any]) -> float:
-    """Processor time by wall time."""
-    return median(cpu / wall for cpu, wall in zip(measured["cpu"], measured["wall"], strict=True))
+    """Cores in use: processor time divided by wall time."""
+    pairs = zip(measured["cpu"], measured["wall"], strict=True)
+    return median(cpu / wall for cpu, wall in pairs)

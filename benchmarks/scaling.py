@@ -1,114 +1,161 @@
-"""Many runs, large memories and long trainings, in this process and on whatever device JAX has; and the headline of a GPU."""
+"""Parts `scaling` and `gpu`: many runs and large memories, in this process on the whole device."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import jax
 
-from benchmarks.comparison import DQN, MBECPP
-from benchmarks.contenders import Contender, entry, interleave, seconds, speed
-from benchmarks.tables import Table, number
+from benchmarks.contenders import Contender, entry, interleave, seconds
+from benchmarks.options import Options
+from benchmarks.settings import DQN, MBECPP
+from benchmarks.tables import Cell, Table, cells, milliseconds, number, steps_per_second
 from benchmarks.training import Trainer
 from engram.errors import EngramError
 
-HERE = "In one process, on all of the device; all compile and warm up untimed, then they take turns. Medians over the turns"
-SCALING = HERE + "; the memory is full from the beginning, the replay holds 10,000 steps."
-GPU = HERE + "; with a filling memory, the mean over one life of 10,000 steps of every run."
-SIZES, RUNS = (500, 3_000, 30_000), (1, 10, 100)
+ONE_PROCESS = (
+    "One process uses the whole device. Compilation and warm-up are not timed. Then all are "
+    "measured in turn. Speeds are medians over the turns"
+)
+SCALING_PROTOCOL = (
+    ONE_PROCESS + ". The memory is full from the start, the replay buffer holds 10,000 steps."
+)
+GPU_PROTOCOL = ONE_PROCESS + "; with a filling memory, the mean over the first 10,000 steps."
+MEMORY_SIZES, RUNS = (500, 3_000, 30_000), (1, 10, 100)
 LENGTHS = (500, 2_000)
+"""steps of the trainings whose time is compared"""
 
 
-def scaling(quick: bool, say) -> dict:
-    # Learning from the first step: the largest are timed over a few iterations only.
-    def agent(slots):
-        return MBECPP | {"slots": slots, "learn_start": 1}
-
+def measure_scaling(options: Options) -> dict:
+    # Slots times runs times iterations of a call, so that the largest take a few seconds.
     work = 6e6 if jax.default_backend() == "cpu" else 6e8
     grid = [
-        Contender("grid", "mbec++", agent(n), runs=r, iterations=int(min(max(work // (n * r), 10), 1_000)), memory="full")
-        for n in SIZES
-        for r in RUNS
-        if not quick or n * r <= 30_000
+        _mbecpp("grid", size, runs=runs, iterations=int(min(max(work // (size * runs), 10), 1_000)))
+        for size in MEMORY_SIZES
+        for runs in RUNS
+        if not options.quick or size * runs <= 30_000
     ]
-    lengths = [Contender("length", "mbec++", agent(3_000), iterations=n, memory="full") for n in LENGTHS]
-    return measure(grid + lengths, SCALING, 5, quick, say)
+    lengths = [_mbecpp("length", 3_000, iterations=n) for n in LENGTHS]
+    return measure(grid + lengths, SCALING_PROTOCOL, 5, options)
 
 
-def gpu(quick: bool, say) -> dict:
-    runs = 4 if quick else 256
-    noisy = {"task": "cartpole-gaussian"}
+def _mbecpp(name: str, memory_size: int, runs: int = 1, iterations: int = 1_000) -> Contender:
+    """MBEC++ with a full memory; it learns from the first step, since calls may be short."""
+    options = MBECPP | {"memory_size": memory_size, "learning_starts": 1}
+    return Contender(name, "mbec++", options, runs=runs, iterations=iterations, memory="full")
+
+
+def measure_gpu(options: Options) -> dict:
+    runs = 4 if options.quick else 256
+    noisy: dict[str, Any] = {"task": "cartpole-gaussian", "runs": runs}
+    from_start = MBECPP | {"learning_starts": 1}
     together = [
-        Contender("MBEC++", "mbec++", MBECPP | {"learn_start": 1}, **noisy, runs=runs, iterations=500, memory="full"),
-        Contender("MBEC++", "mbec++", MBECPP, **noisy, runs=runs, iterations=1_000, memory="filling"),
-        Contender("DQN", "dqn", DQN, **noisy, runs=runs, iterations=1_000),
+        Contender("MBEC++", "mbec++", from_start, **noisy, iterations=500, memory="full"),
+        Contender("MBEC++", "mbec++", MBECPP, **noisy, memory="filling"),
+        Contender("DQN", "dqn", DQN, **noisy),
     ]
-    whole = [
-        Contender("MBEC++", "mbec++", MBECPP, **noisy, runs=10, iterations=10_000, memory="anew"),
-        Contender("DQN", "dqn", DQN, **noisy, runs=10, iterations=10_000, memory="anew"),
+    whole = noisy | {"runs": 10, "iterations": 10_000, "memory": "anew"}
+    trainings = [
+        Contender("MBEC++", "mbec++", MBECPP, **whole),
+        Contender("DQN", "dqn", DQN, **whole),
     ]
-    return measure(together, GPU, 10, quick, say, whole)
+    result = measure(together, GPU_PROTOCOL, 10, options)
+    # Whole trainings take long, so they are measured fewer times, after the rest.
+    result["measured"] += measure(trainings, GPU_PROTOCOL, 3, options)["measured"]
+    return result
 
 
-def measure(contenders, protocol: str, rounds: int, quick: bool, say, whole=()) -> dict:
-    """`whole` trainings take long, so they take fewer turns, after the rest."""
-    rounds, fewer = (2, 2) if quick else (rounds, 3)
-    measured = []
-    for group, turns in ((contenders, rounds), (whole, fewer)):
-        measured += take_turns([c.quick() if quick and c.name != "length" else c for c in group], turns, say)
+def measure(contenders: Sequence[Contender], protocol: str, rounds: int, options: Options) -> dict:
+    """Times contenders of Engram in turn, in this process."""
+    rounds = 2 if options.quick else rounds
+    trainers, failed = {}, []
+    for i, contender in enumerate(contenders):
+        if options.quick and contender.name != "length":
+            contender = contender.quick()
+        name = f"{i + 1}. {_label(contender)}"
+        options.log(f"compiling {name}")
+        try:
+            trainers[name] = Trainer(contender)
+        except (EngramError, jax.errors.JaxRuntimeError) as error:  # such as too little memory
+            failed.append(asdict(contender) | {"failed": str(error).splitlines()[0]})
+    times = interleave(trainers, rounds, options.log)
+    measured = failed + [
+        entry(trainer.contender, times[name], bytes=trainer.bytes_per_run())
+        for name, trainer in trainers.items()
+    ]
     return {"protocol": protocol, "settings": {"rounds": rounds}, "measured": measured}
 
 
-def take_turns(contenders: list[Contender], rounds: int, say) -> list[dict]:
-    """Times Engram's contenders in this process."""
-    trainers, failed = {}, []
-    for i, contender in enumerate(contenders):
-        slots = contender.options.get("slots", 0)
-        name = f"{contender.agent}, {slots} slots {contender.memory}, {contender.runs} runs, {contender.iterations} steps"
-        say(f"compiling {name}")
-        try:
-            trainers[f"{i + 1}. {name}"] = Trainer(contender)
-        except (EngramError, jax.errors.JaxRuntimeError) as error:  # such as too little memory: the rest can still be measured
-            failed.append(asdict(contender) | {"failed": str(error).splitlines()[0]})
-    times = interleave(trainers, rounds, say)
-    return failed + [entry(t.contender, times[name], bytes=t.bytes_per_run()) for name, t in trainers.items()]
-
-
-def cells(m: dict, *figures: Callable[[dict], str]) -> list[str]:
-    """What a row says of a measurement, or why there is none."""
-    return [figure(m) for figure in figures] if "wall" in m else ["not measured: " + m["failed"], *[""] * (len(figures) - 1)]
-
-
-def steps_a_second(m: dict) -> str:
-    return number(speed(m))
-
-
-def milliseconds(digits: int) -> Callable[[dict], str]:
-    return lambda m: f"{1e3 * seconds(m) / m['iterations']:.{digits}f}"
+def _label(contender: Contender) -> str:
+    slots = contender.options.get("memory_size", 0)
+    return (
+        f"{contender.agent}, {slots} slots {contender.memory}, {contender.runs} runs, "
+        f"{contender.iterations} steps"
+    )
 
 
 def scaling_tables(result: dict) -> list[Table]:
     grid = [m for m in result["measured"] if m["name"] == "grid"]
     lengths = [m for m in result["measured"] if m["name"] == "length"]
-
-    def mebibytes(part: str, digits: int) -> Callable[[dict], str]:
-        return lambda m: f"{m['bytes'][part] / 2**20:.{digits}f}"
-
-    figures = steps_a_second, milliseconds(2), mebibytes("state", 1), mebibytes("memory", 2)
-    rows = [[number(m["options"]["slots"]), str(m["runs"]), *cells(m, *figures)] for m in grid]
-    columns = ["slots N", "runs", "steps/s", "ms an iteration", "MiB of state a run", "MiB of memory"]
-    times = [[number(m["iterations"]), *cells(m, lambda m: f"{seconds(m):.3f}", milliseconds(3))] for m in lengths]
+    figures = steps_per_second, milliseconds(2), _mebibytes("state", 1), _mebibytes("memory", 2)
+    columns = [
+        *("slots N", "runs", "steps/s", "ms per iteration"),
+        *("MiB of state per run", "MiB of memory"),
+    ]
+    rows = [[number(_memory_size(m)), str(m["runs"]), *cells(m, *figures)] for m in grid]
+    times = [
+        [number(m["iterations"]), *cells(m, _wall_seconds(3), milliseconds(3))] for m in lengths
+    ]
     return [
         Table("Scaling: MBEC++ on Cart Pole by memory and runs", columns, rows, result["protocol"]),
-        Table("Scaling: time by steps (N = 3,000, one run)", ["steps", "seconds", "ms a step"], times),
+        Table(
+            "Scaling: time by steps (N = 3,000, one run)",
+            ["steps", "seconds", "ms per step"],
+            times,
+        ),
     ]
+
+
+def _memory_size(m: dict) -> int:
+    options = m["options"]
+    return options["memory_size"] if "memory_size" in options else options["slots"]  # of old files
+
+
+def _mebibytes(part: str, digits: int) -> Cell:
+    return lambda m: f"{m['bytes'][part] / 2**20:.{digits}f}"
+
+
+def _wall_seconds(digits: int) -> Cell:
+    return lambda m: f"{seconds(m):.{digits}f}"
 
 
 def gpu_tables(result: dict) -> list[Table]:
     together = [m for m in result["measured"] if m["memory"] != "anew"]
-    whole = [m for m in result["measured"] if m["memory"] == "anew"]
-    rows = [[m["name"], m["memory"] or "-", str(m["runs"]), *cells(m, steps_a_second, milliseconds(2))] for m in together]
-    walls = [[m["name"], str(m["runs"]), number(m["iterations"]), *cells(m, lambda m: f"{seconds(m):.2f}", steps_a_second)] for m in whole]
+    trainings = [m for m in result["measured"] if m["memory"] == "anew"]
+    rows = [
+        [
+            *(m["name"], m["memory"] or "-", str(m["runs"])),
+            *cells(m, steps_per_second, milliseconds(2)),
+        ]
+        for m in together
+    ]
+    wall_rows = [
+        [
+            *(m["name"], str(m["runs"]), number(m["iterations"])),
+            *cells(m, _wall_seconds(2), steps_per_second),
+        ]
+        for m in trainings
+    ]
     return [
-        Table("Noisy Cart Pole, many runs", ["", "memory", "runs", "steps/s", "ms an iteration"], rows, result["protocol"]),
-        Table("Noisy Cart Pole, a whole training", ["", "seeds", "steps of each", "seconds", "steps/s"], walls),
+        Table(
+            "Noisy Cart Pole, many runs",
+            ["", "memory", "runs", "steps/s", "ms per iteration"],
+            rows,
+            result["protocol"],
+        ),
+        Table(
+            "Noisy Cart Pole, a whole training",
+            ["", "seeds", "steps of each", "seconds", "steps/s"],
+            wall_rows,
+        ),
     ]

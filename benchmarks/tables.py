@@ -1,9 +1,12 @@
 """Tables, for the terminal and for README.md."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table as RichTable
+
+from benchmarks.contenders import cores, seconds, speed, steps
 
 
 @dataclass(frozen=True)
@@ -15,7 +18,13 @@ class Table:
     note: str = ""
 
     def show(self, console: Console) -> None:
-        table = RichTable(title=self.title, title_justify="left", caption=self.note or None, caption_justify="left")
+        """Prints the table without its protocol."""
+        table = RichTable(
+            title=self.title,
+            title_justify="left",
+            caption=self.note or None,
+            caption_justify="left",
+        )
         for i, column in enumerate(self.columns):
             table.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
         for row in self.rows:
@@ -23,14 +32,55 @@ class Table:
         console.print(table)
 
     def markdown(self) -> str:
-        lines = [self.columns, [":--", *["--:"] * (len(self.columns) - 1)], *self.rows]
-        grid = "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
-        return "\n\n".join(part for part in (f"**{self.title}**", self.protocol, grid, self.note) if part)
+        """The table with its title, protocol and note."""
+        rule = [":--", *["--:"] * (len(self.columns) - 1)]
+        lines = [
+            "| " + " | ".join(cell.replace("|", "/") for cell in line) + " |"
+            for line in (self.columns, rule, *self.rows)
+        ]
+        parts = f"**{self.title}**", self.protocol, "\n".join(lines), self.note
+        return "\n\n".join(part for part in parts if part)
 
 
 def number(x: float) -> str:
-    """With three digits that count, and commas."""
+    """A number with three significant digits and commas; an integer in full."""
     if x < 100:
         return f"{x:.3g}"
     digits = 10 ** max(0, len(str(int(x))) - 3)
     return f"{x if isinstance(x, int) else round(x / digits) * digits:,.0f}"
+
+
+Cell = Callable[[dict], str]
+"""from a measurement to what a table says of it"""
+
+
+def cells(measured: dict, *functions: Cell) -> list[str]:
+    """The cells of a measurement, or why it failed."""
+    if "wall" in measured:
+        return [function(measured) for function in functions]
+    return ["not measured: " + measured["failed"], *[""] * (len(functions) - 1)]
+
+
+def steps_per_second(measured: dict) -> str:
+    return number(speed(measured))
+
+
+def milliseconds(digits: int) -> Cell:
+    """Per iteration."""
+    return lambda measured: f"{1e3 * seconds(measured) / measured['iterations']:.{digits}f}"
+
+
+def spread(measured: dict) -> str:
+    """Steps per second of the slowest and of the fastest turn."""
+    walls = max(measured["wall"]), min(measured["wall"])
+    slowest, fastest = (number(steps(measured) / wall) for wall in walls)
+    return f"{slowest} to {fastest}"
+
+
+def cores_used(measured: dict) -> str:
+    return f"{cores(measured):.2f}"
+
+
+def environment(measured: dict) -> str:
+    """The software that steps the environment."""
+    return "Gymnasium" if measured["host"] else "JAX"

@@ -1,4 +1,4 @@
-"""Engram's side: a trainer that is compiled, warm and ready to be timed."""
+"""Engram's training, compiled and warm, ready to be timed."""
 
 import time
 from collections.abc import Callable
@@ -9,28 +9,31 @@ import jax.numpy as jnp
 
 from benchmarks.contenders import Contender, Timing
 from engram import agents, runners
-from engram.envs import registry
+from engram.envs import get_task
 from engram.episodic.memory import Memory
+from engram.runners import RunState
 
 
-def timed(run: Callable[[], Any]) -> Timing:
+def timed(call: Callable[[], Any]) -> Timing:
+    """Seconds that a call takes."""
     wall, cpu = time.perf_counter(), time.process_time()
-    run()
+    call()
     return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
 
 
 class Trainer:
-    """A runner after its compilation; every call trains on, and says how long it took."""
+    """A contender's runner after compilation; every call trains on and returns its time."""
 
     def __init__(self, contender: Contender):
         self.contender = contender
-        task = registry.get_task(contender.task)
+        task = get_task(contender.task)
         agent = agents.make(contender.agent, "paper", **contender.options)
-        runs = runners.cross_seeds([task], range(contender.runs))
-        self.runner: Any = runners.make_runner(agent, *runs, task.spec(contender.envs, contender.replay), use_gym=contender.host)
+        tasks, seeds = runners.cross_seeds([task], range(contender.runs))
+        spec = task.spec(contender.envs, contender.replay)
+        self.runner: Any = runners.make_runner(agent, tasks, seeds, spec, use_gym=contender.host)
         self.runner.start()
         if contender.memory == "full":
-            self.runner.run_state = fill(self.runner.run_state)
+            self.runner.run_state = fill_memories(self.runner.run_state)
         self.runner.advance(contender.iterations)
         if contender.memory == "filling":
             self.runner.start()
@@ -42,23 +45,30 @@ class Trainer:
         return timed(lambda: self.runner.advance(self.contender.iterations))
 
     def bytes_per_run(self) -> dict[str, int]:
-        """Of everything, and of the episodic memory alone."""
-        memories = jax.tree.leaves(self.runner.run_state, is_leaf=_is_memory)
-        sizes = {"state": self.runner.save()[0], "memory": [x for x in memories if _is_memory(x)]}
-        return {name: sum(x.nbytes for x in jax.tree.leaves(tree)) // self.contender.runs for name, tree in sizes.items()}
+        """Bytes of the complete state, and of episodic memory alone."""
+        leaves = jax.tree.leaves(self.runner.run_state, is_leaf=_is_memory)
+        memories = [leaf for leaf in leaves if _is_memory(leaf)]
+        trees = {"state": self.runner.save()[0], "memory": memories}
+        return {
+            name: sum(array.nbytes for array in jax.tree.leaves(tree)) // self.contender.runs
+            for name, tree in trees.items()
+        }
 
 
-def fill(carry: Any) -> Any:
-    """The same, with every memory full of random keys and values, used at random times."""
+def fill_memories(run_state: RunState) -> RunState:
+    """The state with random keys, values and times of last use in every slot of its memories."""
+    return jax.tree.map(lambda x: _fill(x) if _is_memory(x) else x, run_state, is_leaf=_is_memory)
 
-    def full(memory):
-        keys = jax.random.uniform(jax.random.key(0), memory.keys.shape, minval=-1)
-        values = jax.random.uniform(jax.random.key(1), memory.values.shape, maxval=100)
-        slots = memory.keys.shape[-2]
-        used = jax.random.randint(jax.random.key(2), memory.used.shape, -slots, 0)
-        return memory._replace(keys=keys, values=values, used=used, written=jnp.full_like(memory.written, slots))
 
-    return jax.tree.map(lambda x: full(x) if _is_memory(x) else x, carry, is_leaf=_is_memory)
+def _fill(memory: Memory) -> Memory:
+    size = memory.keys.shape[-2]
+    last_used = jax.random.randint(jax.random.key(2), memory.last_used.shape, -size, 0)
+    return Memory(
+        keys=jax.random.uniform(jax.random.key(0), memory.keys.shape, minval=-1),
+        values=jax.random.uniform(jax.random.key(1), memory.values.shape, maxval=100),
+        last_used=last_used,
+        num_inserted=jnp.full_like(memory.num_inserted, size),
+    )
 
 
 def _is_memory(x: Any) -> bool:

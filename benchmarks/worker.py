@@ -1,6 +1,6 @@
-"""One contender in a process of its own: pinned to one core, warmed up, then timing its next steps whenever a line comes in.
+"""A contender in its own process: it warms up, then times a call for every line it receives.
 
-Runs under Engram's Python and under the others' alike, down to Python 3.7, so it imports each only where it is asked for.
+Runs under the Pythons of all software, down to 3.7, so it imports each only where it is needed.
 """
 
 import json
@@ -10,38 +10,49 @@ import time
 from types import SimpleNamespace
 
 
-def engram(contender):
+def engram_call(contender):
+    """A timed call of Engram, and the packages whose versions matter."""
     from benchmarks.contenders import Contender
     from benchmarks.training import Trainer
 
     return Trainer(Contender(**vars(contender))), ("engram-rl", "jax", "gymnasium")
 
 
-def other(contender):
+def rival_call(contender):
+    """A timed call of other software, and the packages whose versions matter."""
     from benchmarks.rivals import BUILDERS
 
     train, packages = BUILDERS[contender.software](contender)
-    for _ in range(0 if contender.memory == "filling" else 2):  # which is timed from birth; twice, since some compile twice
+    # A filling memory is timed from the first step. Else two calls, since some compile twice.
+    for _ in range(0 if contender.memory == "filling" else 2):
         train(contender.iterations)
 
-    def run():
+    def call():
         wall, cpu = time.perf_counter(), time.process_time()
         train(contender.iterations)
         return {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
 
-    return run, packages
+    return call, packages
+
+
+def pin(core):
+    """Restricts this process to one core, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {core})
 
 
 def main():
     contender, core = SimpleNamespace(**json.loads(sys.argv[1])), int(sys.argv[2])
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {core})
-    answers, sys.stdout = sys.stdout, sys.stderr  # a library's chatter must not pass for an answer
-    run, packages = (engram if contender.software == "engram" else other)(contender)
-    versions = dict({"python": sys.version.split()[0]}, **{package: _version(package) for package in packages})
+    pin(core)
+    # What libraries print must not be read as an answer.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    make_call = engram_call if contender.software == "engram" else rival_call
+    call, packages = make_call(contender)
+    versions = {"python": sys.version.split()[0]}
+    versions.update((package, _version(package)) for package in packages)
     print(json.dumps(versions), file=answers, flush=True)
     for _ in sys.stdin:
-        print(json.dumps(run()), file=answers, flush=True)
+        print(json.dumps(call()), file=answers, flush=True)
 
 
 def _version(package):

@@ -1,9 +1,10 @@
-"""Packs Engram, and what it needs beside an installed JAX, into one folder for machines without a network.
+"""Packs Engram and its dependencies, except JAX, into one folder for machines without a network.
 
     python packaging/offline.py [--python 3.12] [--out offline]
 
-There, `PYTHONPATH=offline python -m engram.cli train ...` is all. JAX with what it brings (NumPy, SciPy) must be installed on that machine;
-curves are drawn, and Atari's videos work; classic control's need pygame, which is left out.
+There, `PYTHONPATH=offline python -m engram.cli train ...` works. The machine must have JAX with
+its own dependencies (NumPy, SciPy). Learning curves and Atari videos work. Videos of classic
+control need pygame, which is left out.
 """
 
 import argparse
@@ -16,14 +17,18 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-GIVEN = {"jax", "jaxlib", "numpy", "scipy", "ml-dtypes", "opt-einsum"}
-"""come with JAX"""
+INSTALLED = {"jax", "jaxlib", "numpy", "scipy", "ml-dtypes", "opt-einsum"}
+"""packages that come with JAX"""
 UNUSED = {"pygame-ce", "pygame", "pygments", "swig", "tzdata"}
-"""for windows, coloured code, compilers and time zones"""
-WASTE = ("**/__pycache__", "**/tests", "**/*.c", "Box2D/examples", "bin", "share", "**/*.pyi", "PIL/_avif*", "pillow.libs/libavif*")
-WASTE += tuple(f"matplotlib/mpl-data/{what}" for what in ("sample_data", "fonts/afm", "fonts/pdfcorefonts", "images"))
-FONTS = {"__init__.py", "agl.py", "version.py", "misc"}
-"""what Matplotlib needs of fontTools to draw pixels: next to nothing"""
+"""packages for windows, colored code, compilers and time zones"""
+UNUSED_FILES = (
+    *("**/__pycache__", "**/tests", "**/*.c", "**/*.pyi", "bin", "share", "Box2D/examples"),
+    *("PIL/_avif*", "pillow.libs/libavif*"),
+    *("matplotlib/mpl-data/sample_data", "matplotlib/mpl-data/images"),
+    *("matplotlib/mpl-data/fonts/afm", "matplotlib/mpl-data/fonts/pdfcorefonts"),
+)
+FONT_TOOLS = {"__init__.py", "agl.py", "version.py", "misc"}
+"""what Matplotlib needs of fontTools to draw pixels"""
 PYGAME = '''"""Stands for pygame, which is left out."""
 
 
@@ -32,32 +37,56 @@ def __getattr__(name):
         raise AttributeError(name)
     raise ImportError("pygame is left out of this package: draw this where it is installed")
 '''
-MARK = "engram-offline.txt"
-MOST = 60 * 2**20
+MARKER = "engram-offline.txt"
+"""a file that shows that this script made the folder"""
+MAX_SIZE = 60 * 2**20
+"""bytes"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--python", default=f"{sys.version_info.major}.{sys.version_info.minor}", help="the Python there, such as 3.12")
+    parser.add_argument(
+        "--python",
+        default=f"{sys.version_info.major}.{sys.version_info.minor}",
+        help="the Python of the other machine, such as 3.12",
+    )
     parser.add_argument("--out", type=Path, default=Path("offline"))
     options = parser.parse_args()
+    out, python = options.out, options.python
+    remove_old(out)
+    pack(out, python)
+    remove_unused(out)
+    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    mebibytes = size / 2**20
+    print(f"{out}: {mebibytes:.1f} MiB for Python {python}; use it as PYTHONPATH={out}")
+    if size > MAX_SIZE:
+        sys.exit(
+            f"That is more than {MAX_SIZE / 2**20:.0f} MiB: see what has grown, and leave out what "
+            "is not needed."
+        )
+
+
+def remove_old(out: Path) -> None:
+    """Removes a folder that an earlier call made; exits if something else is there."""
+    if not out.exists():
+        return
+    if not (out / MARKER).exists():
+        sys.exit(f"{out} exists and was not made by this script: name another folder with --out.")
+    shutil.rmtree(out)
+
+
+def pack(out: Path, python: str) -> None:
+    """Installs the dependencies and copies Engram."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["atari"]]
-    if options.out.exists():
-        if not (options.out / MARK).exists():
-            sys.exit(f"{options.out} is there and was not made by this script: name another folder with --out.")
-        shutil.rmtree(options.out)
-    pip(options, "--no-deps", *pinned(options, wanted))
-    shutil.copytree(ROOT / "src" / "engram", options.out / "engram")
-    write(options.out / f"engram_rl-{project['version']}.dist-info" / "METADATA", f"Name: engram-rl\nVersion: {project['version']}\n")
+    requirements = [*project["dependencies"], *project["optional-dependencies"]["atari"]]
+    pip_install(out, python, "--no-deps", *pinned(out, python, requirements))
+    shutil.copytree(ROOT / "src" / "engram", out / "engram")
+    version = project["version"]
+    metadata = f"Name: engram-rl\nVersion: {version}\n"
+    write(out / f"engram_rl-{version}.dist-info" / "METADATA", metadata)
     for module in ("__init__", "gfxdraw"):  # Lunar Lander imports them before it needs them
-        write(options.out / "pygame" / f"{module}.py", PYGAME)
-    prune(options.out)
-    write(options.out / MARK, "Made by packaging/offline.py, which may remove this folder.\n")
-    size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
-    print(f"{options.out}: {size / 2**20:.1f} MiB for Python {options.python}; use it as PYTHONPATH={options.out}")
-    if size > MOST:
-        sys.exit(f"That is more than {MOST / 2**20:.0f} MiB: see what has grown, and leave out what is not needed.")
+        write(out / "pygame" / f"{module}.py", PYGAME)
+    write(out / MARKER, "Made by packaging/offline.py, which may remove this folder.\n")
 
 
 def write(file: Path, text: str) -> None:
@@ -65,32 +94,41 @@ def write(file: Path, text: str) -> None:
     file.write_text(text)
 
 
-def pinned(options: argparse.Namespace, wanted: list[str]) -> list[str]:
-    """All that is needed, with versions, but for what is given or unused."""
+def pinned(out: Path, python: str, requirements: list[str]) -> list[str]:
+    """All packages to install, with their versions."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
-        pip(options, "--dry-run", "--ignore-installed", "--report", str(report), *wanted)
-        found = [entry["metadata"] for entry in json.loads(report.read_text())["install"]]
-    known = {meta["name"].lower().replace("_", "-"): meta["version"] for meta in found}
-    return [f"{name}=={version}" for name, version in known.items() if name not in GIVEN | UNUSED]
+        report_options = ("--dry-run", "--ignore-installed", "--report", str(report))
+        pip_install(out, python, *report_options, *requirements)
+        packages = [entry["metadata"] for entry in json.loads(report.read_text())["install"]]
+    versions = {
+        package["name"].lower().replace("_", "-"): package["version"] for package in packages
+    }
+    return [
+        f"{name}=={version}" for name, version in versions.items() if name not in INSTALLED | UNUSED
+    ]
 
 
-def pip(options: argparse.Namespace, *words: str) -> None:
-    there = ["--only-binary", ":all:", "--python-version", options.python, "--target", str(options.out)]
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", *there, *words], check=True)
+def pip_install(out: Path, python: str, *arguments: str) -> None:
+    """Runs `pip install` into the folder, for the Python of the other machine."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"]
+    target = ["--only-binary", ":all:", "--python-version", python, "--target", str(out)]
+    subprocess.run([*command, *target, *arguments], check=True)
 
 
-def prune(out: Path) -> None:
-    """Leaves out what is never used, and the names of functions in compiled code."""
-    for pattern in WASTE:
-        for path in list(out.glob(pattern)):
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    for path in (out / "fontTools").iterdir():
-        if path.name not in FONTS:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+def remove_unused(out: Path) -> None:
+    """Removes files that are never used, and symbols of compiled code."""
+    unused = [path for pattern in UNUSED_FILES for path in out.glob(pattern)]
+    unused += [path for path in (out / "fontTools").iterdir() if path.name not in FONT_TOOLS]
+    for path in unused:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
     if shutil.which("strip"):
         for library in (*out.rglob("*.so"), *out.rglob("*.so.*")):
-            subprocess.run(["strip", "--strip-unneeded", str(library)], check=False, stderr=subprocess.DEVNULL)
+            command = ["strip", "--strip-unneeded", str(library)]
+            subprocess.run(command, check=False, stderr=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":
