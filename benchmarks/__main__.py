@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks import agents, atari, commits, comparison, reference, scaling, search
 from benchmarks.options import Options
-from benchmarks.report import describe, headline, write_readme
+from benchmarks.report import describe, headline
 from benchmarks.tables import Table
 
 
@@ -80,20 +80,14 @@ def measure_all(arguments: argparse.Namespace, console: Console) -> None:
 
 
 def show_files(files: list[str], console: Console) -> None:
-    """Prints the tables of result files, and writes them to README.md."""
+    """Prints the tables of result files."""
     paths = [Path(file) for file in files] or sorted(Path("results").glob("bench-*.json"))
-    reports = [json.loads(path.read_text()) for path in paths]
-    headed_tables = [(headline(report), _tables_of(report)) for report in reports]
-    write_readme(headed_tables)
-    for head, tables in headed_tables:
-        console.print(head, style="bold")
-        for table in tables:
-            table.show(console)
-
-
-def _tables_of(report: dict) -> list[Table]:
-    sections = report["sections"].items()
-    return [table for name, result in sections for table in SECTIONS[name].tables(result)]
+    for path in paths:
+        report = json.loads(path.read_text())
+        console.print(headline(report), style="bold")
+        for name, result in report["sections"].items():
+            for table in SECTIONS[name].tables(result):
+                table.show(console)
 
 
 def _log(show: Callable[[str], None], section: str, message: str) -> None:

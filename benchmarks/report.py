@@ -1,4 +1,4 @@
-"""The report of a run: machine, software, commit and date, and its place in README.md."""
+"""The report of a run: machine, software, commit and date."""
 
 import os
 import platform
@@ -9,12 +9,7 @@ from pathlib import Path
 
 import jax
 
-from benchmarks.tables import Table
-
 ROOT = Path(__file__).parent.parent
-README = ROOT / "benchmarks" / "README.md"
-BEGIN = "<!-- results: written by `python -m benchmarks table` -->"
-END = "<!-- end of results -->"
 PACKAGES = ("engram-rl", "jax", "jaxlib", "equinox", "optax", "gymnasium", "numpy")
 
 
@@ -57,16 +52,6 @@ def headline(report: dict) -> str:
     software = f"Python {versions['python']}, JAX {versions['jax']}"
     line = f"{place}; {software}; commit {report['commit']}, {report['date'][:10]}"
     return line + ("; **only a quick trial**" if report["quick"] else "")
-
-
-def write_readme(headed_tables: list[tuple[str, list[Table]]]) -> None:
-    """Replaces the tables at the end of README.md."""
-    parts = [BEGIN]
-    for head, tables in headed_tables:
-        parts += [f"### {head}", *(table.markdown() for table in tables)]
-    before, rest = README.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    README.write_text(before + "\n\n".join([*parts, END]) + after)
 
 
 def _cpu_name() -> str:

@@ -1,4 +1,4 @@
-"""Tables, for the terminal and for README.md."""
+"""Tables for the terminal."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ class Table:
     note: str = ""
 
     def show(self, console: Console) -> None:
-        """Prints the table without its protocol."""
+        """Prints the table, and its protocol and note below it."""
         table = RichTable(
             title=self.title,
             title_justify="left",
-            caption=self.note or None,
+            caption="\n".join(filter(None, (self.protocol, self.note))) or None,
             caption_justify="left",
         )
         for i, column in enumerate(self.columns):
@@ -30,16 +30,6 @@ class Table:
         for row in self.rows:
             table.add_row(*row)
         console.print(table)
-
-    def markdown(self) -> str:
-        """The table with its title, protocol and note."""
-        rule = [":--", *["--:"] * (len(self.columns) - 1)]
-        lines = [
-            "| " + " | ".join(cell.replace("|", "/") for cell in line) + " |"
-            for line in (self.columns, rule, *self.rows)
-        ]
-        parts = f"**{self.title}**", self.protocol, "\n".join(lines), self.note
-        return "\n\n".join(part for part in parts if part)
 
 
 def number(x: float) -> str:
