@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from engram.envs import BernoulliReward, GaussianReward, RepeatedObservation, Task
     from engram.errors import EngramError
     from engram.hooks import TimeBudget
+    from engram.loggers.console import ProgressBar
     from engram.loggers.tensorboard import TensorBoard
     from engram.policy import Policy
     from engram.training import Hook, Progress, Result, evaluate, load, resume, train
@@ -29,6 +30,7 @@ __all__ = [
     "MBECpp",
     "Policy",
     "Progress",
+    "ProgressBar",
     "Random",
     "RepeatedObservation",
     "Result",
@@ -48,6 +50,7 @@ _MODULES = {
     "envs": ("BernoulliReward", "GaussianReward", "RepeatedObservation", "Task"),
     "errors": ("EngramError",),
     "hooks": ("TimeBudget",),
+    "loggers.console": ("ProgressBar",),
     "loggers.tensorboard": ("TensorBoard",),
     "policy": ("Policy",),
     "types": ("Agent",),

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Integral, Real
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from engram.errors import EngramError, nearest_names
@@ -48,10 +49,10 @@ def check(name: str, value: Any, kind: Any) -> None:
         if value not in get_args(kind):
             raise EngramError(f"{name} must be one of {', '.join(get_args(kind))}, not {value!r}.")
         return
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
     if kind is bool and not isinstance(value, bool):
         raise EngramError(f"{name} must be True or False, not {value!r}.")
-    if kind is int and not (is_number and isinstance(value, int)):
+    if kind is int and not (is_number and isinstance(value, Integral)):
         raise EngramError(f"{name} must be a whole number, not {value!r}.")
     if kind is float and not is_number:
         raise EngramError(f"{name} must be a number, not {value!r}.")
@@ -62,10 +63,14 @@ def check(name: str, value: Any, kind: Any) -> None:
 
 
 def check_all(options: Any) -> None:
-    """Check every field of a dataclass of options."""
+    """Check every field of a dataclass of options; NumPy's numbers become Python's."""
     kinds = get_type_hints(type(options), include_extras=True)
     for field in dataclasses.fields(options):
-        check(field.name, getattr(options, field.name), kinds[field.name])
+        value = getattr(options, field.name)
+        check(field.name, value, kinds[field.name])
+        if isinstance(value, Real) and not isinstance(value, int | float):
+            python_value = int(value) if isinstance(value, Integral) else float(value)
+            object.__setattr__(options, field.name, python_value)
 
 
 def convert(text: str, kind: Any) -> Any:

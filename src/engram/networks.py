@@ -182,7 +182,7 @@ class RecurrentNetwork(eqx.Module):
     def one_step(
         self, state: LSTMState, obs: Shaped[Array, "B S"]
     ) -> tuple[LSTMState, Float[Array, "B O"]]:
-        """The same for one observation of each LSTM; the caller resets states."""
+        """States and outputs after one observation of each LSTM; the caller resets states."""
         no_start = jnp.zeros((1, obs.shape[0]), bool)
         return jax.tree.map(lambda x: x[0], self(state, obs[None], no_start))
 

@@ -25,6 +25,9 @@ class Policy:
         self.seed(0)
         self.reset()
 
+    def __repr__(self) -> str:
+        return f"Policy({self.agent!r})"
+
     @cached_property
     def state(self) -> PyTree:
         """The agent's state, including trajectories in progress; made when first needed."""
@@ -47,6 +50,11 @@ class Policy:
         is_single = array.shape == self.spec.shape
         if not is_single and array.shape[1:] != self.spec.shape:
             raise shape_error(self.spec.shape, array.shape)
+        if self.spec.dtype == "uint8" and array.dtype.kind == "f":
+            raise EngramError(
+                f"An observation must be numpy.uint8, as in training, not {array.dtype}: "
+                "give images as the environment does, not scaled to [0, 1]."
+            )
         if not np.isfinite(array).all():
             raise EngramError("An observation must consist of finite numbers: it has inf or NaN.")
         actions = self.act_batch(array[None] if is_single else array) + self.spec.action_offset

@@ -52,6 +52,15 @@ class Result:
     stopped: str | None = None
     """why a hook stopped the training, if one did"""
 
+    def __repr__(self) -> str:
+        final = self.summary["final"]["mean"]
+        seeds = f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
+        where = f", {self.folder}" if self.folder else ""
+        return (
+            f"Result({agent_name(self.agent)} on {self.task.name}, {seeds}, "
+            f"mean final return {final:.1f}{where})"
+        )
+
 
 def train(
     agent: Agent | str,
@@ -114,21 +123,27 @@ def resume(
 
 
 def evaluate(
-    path: str | Path, task: Task | Callable[..., gym.Env] | None = None, episodes: int = 100
+    path: str | Path,
+    task: Task | Callable[..., gym.Env] | None = None,
+    episodes: int = 100,
+    agent: Agent | None = None,
 ) -> dict[int, Float[np.ndarray, "episodes"]]:
     """The un-noised returns of greedy episodes, for each seed.
 
-    A task that was a function must be given again.
+    A task that was a function must be given again. So must an agent whose class cannot be imported.
     """
     check_option("episodes", episodes, Count)
-    run = load_training(path, task, call="engram.evaluate({path!r}, task=...)")
-    policies = load_all(path)
+    run = load_training(path, task, agent, call="engram.evaluate({path!r}, task=...)")
+    policies = load_policies(run)
     return {s: evaluate_policy(policy, run.task, episodes, s) for s, policy in policies.items()}
 
 
-def load(path: str | Path, seed: int | None = None) -> Policy:
-    """The trained agent of a run folder: of one seed, or of the first."""
-    policies = load_all(path)
+def load(path: str | Path, seed: int | None = None, agent: Agent | None = None) -> Policy:
+    """The trained agent of a run folder: of one seed, or of the first.
+
+    An agent whose class cannot be imported must be given again.
+    """
+    policies = load_policies(load_training(path, agent=agent, needs_env=False))
     if seed is None:
         return next(iter(policies.values()))
     if seed not in policies:
@@ -137,12 +152,13 @@ def load(path: str | Path, seed: int | None = None) -> Policy:
     return policies[seed]
 
 
-def load_all(path: str | Path) -> dict[int, Policy]:
-    """The trained agents of a run folder, by seed."""
-    run = load_training(path, needs_env=False)
+def load_policies(run: Training) -> dict[int, Policy]:
+    """The trained agents of a training's run folder, by seed."""
     assert run.folder is not None
-    (tree, _), _ = run.folder.restore((run.runner.template(), run.stats.state()), partial=True)
-    return _policies(run, tree[0])
+    # Only this part of a checkpoint is alike for all runners: the task may be unknown here.
+    run_state_alone = ((run.runner.template()[0],),)
+    (((run_state,),), _) = run.folder.restore(run_state_alone, partial=True)
+    return _policies(run, run_state)
 
 
 def load_training(
@@ -202,7 +218,9 @@ def _train_to_result(run: Training) -> Result:
         path = run.folder.path
         run.folder.write_summary(figures)
         amount = run.task.format_steps(min(run.step, run.steps))
-        subtitle = f"{len(run.seeds)} seeds, {amount}: mean, its 95% interval, every seed"
+        subtitle = f"1 seed, {amount}"
+        if len(run.seeds) > 1:
+            subtitle = f"{len(run.seeds)} seeds, {amount}: mean, its 95% interval, every seed"
         title = f"{name} on {run.task.name}"
         learning_curves({name: curves}, path / "curves.png", title, subtitle)
     rows = run.stats.metric_rows(run.seeds, run.spec.num_envs)

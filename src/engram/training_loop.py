@@ -148,14 +148,16 @@ class Training:
     def run(self) -> None:
         """Trains to the end, or until a hook, Ctrl-C, a fault or a non-finite metric stops it."""
         self.began = time.monotonic()
+        started: list[Hook] = []
         with (
             self.folder.lock() if self.folder else nullcontext(),
             interrupt_flag() as interrupted,
             ExitStack() as end,
         ):
+            end.callback(self._end_hooks, started)
             for hook in self.hooks.values():
                 hook.on_start(self)
-                end.callback(hook.on_end, self)
+                started.append(hook)
             if self.folder is not None and self.folder.has_begun:
                 self.restore()
             else:
@@ -167,6 +169,12 @@ class Training:
                 if self.stopped is not None:
                     break
             self.save()
+
+    def _end_hooks(self, hooks: Sequence[Hook]) -> None:
+        """Calls `on_end` in the order of the hooks, of each even if that of another raises."""
+        with ExitStack() as calls:
+            for hook in reversed(hooks):
+                calls.callback(hook.on_end, self)
 
     def _advance(self, interrupted: Callable[[], bool]) -> None:
         """Trains up to the next log point, or until it is interrupted."""
@@ -278,12 +286,14 @@ class Training:
 
 
 def _named_hooks(hooks: Sequence[Hook]) -> dict[str, Hook]:
-    """The hooks by the names of their classes, numbered where a class occurs twice."""
+    """The hooks by the names of their classes, numbered where a name occurs twice."""
     named: dict[str, Hook] = {}
-    for hook in [hooks] if isinstance(hooks, Hook) else hooks:
+    if not isinstance(hooks, Sequence):
+        hooks = [hooks]
+    for hook in hooks:
         if not isinstance(hook, Hook):
             raise EngramError(f"{hook!r} is not a hook: derive its class from engram.Hook.")
         name = type(hook).__name__
-        count = sum(type(other) is type(hook) for other in named.values())
+        count = sum(type(other).__name__ == name for other in named.values())
         named[f"{name} {count + 1}" if count else name] = hook
     return named

@@ -17,7 +17,7 @@ class ObsLeaf(NamedTuple):
     nvec: tuple[int, ...] = ()
     """for Discrete and MultiDiscrete leaves, which agents see as one-hot: the number of values"""
     start: tuple[int, ...] = ()
-    """for the same leaves: the smallest value"""
+    """for Discrete and MultiDiscrete leaves: the smallest value"""
 
 
 @dataclass(frozen=True)

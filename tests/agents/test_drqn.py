@@ -17,7 +17,7 @@ from probes import (
 )
 
 from engram.agents import DQN
-from engram.agents.drqn import DRQN, Row
+from engram.agents.drqn import DRQN, RecurrentTransition
 from engram.errors import EngramError
 from engram.networks import zero_state
 from engram.runners import JaxRunner
@@ -104,7 +104,7 @@ def make_batch(*rows):
     """A sequence of one environment from rows of (reward, terminal, episode start, action)."""
     rewards, terminals, starts, actions = (np.array(x)[:, None] for x in zip(*rows, strict=True))
     count = len(rows)
-    return Row(
+    return RecurrentTransition(
         obs=jax.random.normal(jax.random.key(3), (count, 1, 2)),
         action=jnp.array(actions),
         lstm_state=zero_state(count, 1, 4),

@@ -16,7 +16,7 @@ from engram.types import Spec
 SPEC = Spec((2,), 2, max_episode_steps=10, num_iterations=40)
 AGENT = MFEC(gamma=0.5, num_neighbours=1, memory_size=1000)
 KEYS = jax.jit(lambda state, obs: AGENT.keys(state, SPEC, obs))
-RECALL = jax.jit(dnd.recall, static_argnums=2)
+LOOKUP = jax.jit(dnd.lookup, static_argnums=2)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def one_action():
 
 def stored_value(state, obs, action):
     """The value stored for an observation and an action, None if there is none."""
-    near = RECALL(state.dnd, KEYS(state, jnp.array([obs], jnp.float32)), 1)
+    near = LOOKUP(state.dnd, KEYS(state, jnp.array([obs], jnp.float32)), 1)
     if not near.exact[action, 0]:
         return None
     return float(state.dnd.values[action, near.slots[action, 0, 0]])
@@ -86,7 +86,7 @@ def test_greedy_actions_maximize_the_value_of_the_nearest_states(initial_state):
 
     @jax.jit
     def write(memory):
-        near = dnd.recall(memory, writes.key, 1)
+        near = dnd.lookup(memory, writes.key, 1)
         return dnd.write(memory, near, writes, jnp.int32(0), "fifo")
 
     @jax.jit
@@ -97,7 +97,7 @@ def test_greedy_actions_maximize_the_value_of_the_nearest_states(initial_state):
     memory = write(initial_state.dnd)
     assert act_greedy(initial_state._replace(dnd=memory)).tolist() == [1, 0, 0]
     # With two neighbours the third has the mean of both, the others keep their own values.
-    values = dnd.read_mean(memory, RECALL(memory, keys, 2))
+    values = dnd.read_mean(memory, LOOKUP(memory, keys, 2))
     assert values.tolist() == [[1.0, 2.0], [4.0, 3.0], [2.5, 2.5]]
 
 

@@ -104,7 +104,7 @@ def test_unlike_images_have_unlike_keys_and_equal_images_equal_ones(training):
     np.testing.assert_array_equal(left, left_again)
     assert np.linalg.norm(left - right) > 1e-3
     # Whatever the actions, three rewards of 1 follow the first image and two the second.
-    near = dnd.recall(state.dnd, jnp.concatenate([left, right]), 1)
+    near = dnd.lookup(state.dnd, jnp.concatenate([left, right]), 1)
     values = np.where(near.exact.T, dnd.read_mean(state.dnd, near), -np.inf)
     np.testing.assert_allclose(np.max(values, axis=-1), [1.75, 1.5], rtol=1e-6)
 

@@ -9,7 +9,7 @@ import pytest
 from probes import episode_timesteps, jit_step, rollout
 
 from engram import replay_buffer
-from engram.agents.nec import NEC, Lookup, Row
+from engram.agents.nec import NEC, Lookup, NStepTransition
 from engram.errors import EngramError
 from engram.types import Spec
 
@@ -143,7 +143,7 @@ def test_embedding_keys_and_values_have_the_gradients_of_finite_differences(init
     values = rng.normal(size=(3, 2)).astype(np.float32)
     obs = rng.normal(size=(3, 2)).astype(np.float32)
     returns, is_known = jnp.array([1.0, -2.0, 9.0]), jnp.array([1.0, 1.0, 0.0])
-    batch = Row(jnp.array(obs), jnp.array([0, 1, 0]), returns, is_known)
+    batch = NStepTransition(jnp.array(obs), jnp.array([0, 1, 0]), returns, is_known)
     is_present = np.array([[True, True], [True, False], [True, True]])
     lookup = Lookup(initial_state.embedding, jnp.array(keys), jnp.array(values))
     loss_and_gradient = jax.jit(jax.value_and_grad(agent.loss_fn))
@@ -197,7 +197,7 @@ def filled(empty_state):
         for iteration, (obs, action, n_step_return) in enumerate(rows):
             returns = jnp.array([float(n_step_return or 0.0)])
             is_known = jnp.array([float(n_step_return is not None)])
-            row = Row(jnp.array([obs]), jnp.array([action]), returns, is_known)
+            row = NStepTransition(jnp.array([obs]), jnp.array([action]), returns, is_known)
             replay = add(replay, row, jnp.int32(iteration))
         return empty_state._replace(dnd=memory, replay=replay)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from probes import constant_network
 
-from engram.agents.ppo import PPO, ActorCritic, Decision, Sample
+from engram.agents.ppo import PPO, ActorCritic, PolicyStep, Sample
 from engram.types import Spec
 
 SPEC = Spec((2,), 2, max_episode_steps=10, num_iterations=40)
@@ -36,7 +36,7 @@ def make_samples(*rows):
     actions, probabilities, values, advantages = (
         np.array(x)[None] for x in zip(*rows, strict=True)
     )
-    decision = Decision(
+    decision = PolicyStep(
         obs=jnp.zeros((1, len(rows), 2)),
         action=jnp.array(actions),
         log_prob=jnp.log(jnp.array(probabilities, jnp.float32)),

@@ -93,6 +93,27 @@ def test_two_hooks_of_one_class_keep_their_states_apart(tmp_path):
     assert [int(hook.count) for hook in hooks] == [60, 1_060]
 
 
+def test_two_classes_of_one_name_are_both_called_and_end_in_order():
+    ends = []
+
+    def make_hook(number):
+        class Named(engram.Hook):
+            def on_end(self, run):
+                ends.append(number)
+
+        return Named()
+
+    engram.train(Random(), "cartpole", 1, 20, hooks=[make_hook(1), make_hook(2)])
+    assert ends == [1, 2]
+
+
+def test_a_progress_bar_needs_no_title(capsys):
+    engram.train(Random(), "cartpole", 2, 20, hooks=engram.ProgressBar())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "random on cartpole, 2 seeds"
+    assert "20/20 steps" in lines[-1]
+
+
 def test_a_time_budget_stops_a_run_at_its_next_log_point(tmp_path):
     result = engram.train(Random(), "cartpole", [0], 200, hooks=[engram.TimeBudget(0)])
     assert result.stopped == "the time budget of 0 minutes is over"

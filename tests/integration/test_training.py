@@ -4,10 +4,11 @@ import dataclasses
 import json
 import os
 import signal
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -15,10 +16,12 @@ import engram
 from engram import interrupts, run_config, runners, training
 from engram.agents import DQN, MBECpp, Random, make
 from engram.checkpoint import is_key
-from engram.envs import get_task
+from engram.envs import CartPole, get_task
 from engram.errors import EngramError, Interrupted
 from engram.run_dir import RunDir
-from engram.training import load, load_all, load_training, resume, train
+from engram.training import load, load_policies, load_training, resume, train
+
+CARTPOLE = get_task("cartpole")
 
 MBECPP_SMALL = make("mbec++", "debug")
 DQN_SMALL = make("dqn", "debug")
@@ -284,7 +287,7 @@ def test_a_loaded_agent_acts_greedily_like_the_trained_one(finished):
         actions = policy.act(observations)
         np.testing.assert_array_equal(actions, finished.policies[seed].act(observations))
         assert policy.act(observations[0]) == actions[0]
-    assert list(load_all(finished.folder)) == [4, 2]
+    assert list(load_policies(load_training(finished.folder))) == [4, 2]
     assert_same_bits(load(finished.folder).state, load(finished.folder, 4).state)
     assert "has no seed 7: it was trained with 4, 2" in error_of(load, finished.folder, 7)
 
@@ -312,6 +315,35 @@ def test_a_custom_task_must_be_given_again(tmp_path):
     returns = engram.evaluate(out, task=scripted(rewards=(1.0, 2.0, 4.0)), episodes=3)
     assert {seed: list(values) for seed, values in returns.items()} == {0: [7.0, 7.0, 7.0]}
     assert load(out).act(np.zeros(2)) in (0, 1)
+
+
+def test_a_run_on_a_custom_jax_task_is_loaded_and_evaluated(tmp_path):
+    task = engram.Task("short", "", CARTPOLE.make, jax_env=CartPole(20))
+    train(Random(), task, 1, 40, out=tmp_path / "run")
+    assert load(tmp_path / "run").act(np.zeros(4)) in (0, 1)
+    assert engram.evaluate(tmp_path / "run", task=task, episodes=2)[0].shape == (2,)
+
+
+def test_a_changed_copy_of_a_registered_task_must_be_given_again(tmp_path):
+    task = replace(CARTPOLE, jax_env=CartPole(20))
+    train(Random(), task, 1, 40, out=tmp_path / "run")
+    assert "an environment of your own" in error_of(resume, tmp_path / "run")
+    train(Random(), replace(CARTPOLE, steps=60), 1, out=tmp_path / "longer")
+    resume(tmp_path / "longer")
+
+
+def test_an_agent_that_changes_a_dtype_of_its_state_is_named():
+    @dataclass(frozen=True)
+    class Careless(Random):
+        def init(self, key, spec):
+            return {"count": jnp.zeros(spec.num_envs, jnp.int32)}
+
+        def step(self, state, spec, timestep, step, key):
+            _, action, metrics = super().step((), spec, timestep, step, key)
+            return {"count": state["count"] + 0.5}, action, metrics
+
+    error = error_of(train, Careless(), "cartpole", 1, 20)
+    assert "Careless.step returned state['count'] as float32[1], but init made it int32[1]" in error
 
 
 def test_a_custom_task_may_have_the_name_of_a_registered_one(tmp_path):

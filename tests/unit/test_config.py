@@ -4,8 +4,10 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import pytest
 
+from engram.agents import DQN
 from engram.config import (
     Count,
     Positive,
@@ -115,3 +117,11 @@ def test_check_all_and_replace_name_the_option():
     with pytest.raises(EngramError, match="Derived has no option 'gama'"):
         replace(Derived(), gama=1)
     assert replace(Derived(), size=3) == Derived(size=3)
+
+
+def test_numbers_of_numpy_become_numbers_of_python():
+    agent = DQN(batch_size=np.int64(8), learning_rate=np.float32(0.5))
+    assert (type(agent.batch_size), type(agent.learning_rate)) == (int, float)
+    assert agent == DQN(batch_size=8, learning_rate=0.5)
+    with pytest.raises(EngramError, match="batch_size must be a whole number"):
+        DQN(batch_size=np.float32(8))

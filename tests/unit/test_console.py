@@ -43,7 +43,8 @@ def test_progress_without_a_terminal_is_a_line_for_every_tenth(capsys):
         bar.on_log(None, progress)
     bar.on_end(None)
     assert capsys.readouterr().out.splitlines() == [
-        "dqn on cartpole: 0/100 steps, compiled, mean return –",
-        "dqn on cartpole: 50/100 steps, 50 steps/s, 2 s left, mean return 12.3",
-        "dqn on cartpole: 100/100 steps, 50 steps/s, mean return 12.3",
+        "dqn on cartpole",
+        "0/100 steps, compiled, mean return –",
+        "50/100 steps, 50 steps/s, 2 s left, mean return 12.3",
+        "100/100 steps, 50 steps/s, mean return 12.3",
     ]

@@ -14,7 +14,7 @@ from engram.episodic.accumulator import ClosedReturns
 from engram.episodic.dnd import Entry, Writes, capacity, init_dnd
 from engram.types import Spec
 
-RECALL = jax.jit(dnd.recall, static_argnums=2)
+LOOKUP = jax.jit(dnd.lookup, static_argnums=2)
 READ_MEAN = jax.jit(dnd.read_mean)
 READ_WEIGHTED = jax.jit(dnd.read_weighted)
 
@@ -27,7 +27,7 @@ def column(*numbers):
 def jitted_write(eviction, write_lr):
     @jax.jit
     def recall_and_write(memories, key, value, mask, step):
-        near = dnd.recall(memories, key, 1)
+        near = dnd.lookup(memories, key, 1)
         return dnd.write(memories, near, Writes(key, value, mask), step, eviction, write_lr)
 
     return recall_and_write
@@ -121,7 +121,7 @@ def test_a_key_that_is_updated_is_not_replaced_by_the_same_write():
 
 def test_touch_marks_the_neighbours_in_every_memory():
     memories = memories_of((0.0, 0, 1.0), (10.0, 0, 2.0), (0.0, 1, 1.0), memory_size=3)
-    memories = dnd.touch(memories, RECALL(memories, column(1.0), 1), jnp.int32(9))
+    memories = dnd.touch(memories, LOOKUP(memories, column(1.0), 1), jnp.int32(9))
     assert memories.last_used.tolist() == [[9, 1, 0], [9, 0, 0]]
 
 
@@ -160,24 +160,24 @@ def test_with_write_lr_equal_keys_of_one_write_count_once_by_their_mean():
 
 def test_read_mean_of_a_known_key_is_its_own_value():
     memories = memories_of((0.0, 0, 10.0), (1.0, 0, 40.0), (3.0, 0, 100.0), (0.0, 1, -2.0))
-    near = RECALL(memories, column(0.0, 1.0), 2)
+    near = LOOKUP(memories, column(0.0, 1.0), 2)
     assert READ_MEAN(memories, near).tolist() == [[10.0, -2.0], [40.0, -2.0]]
 
 
 def test_read_mean_of_a_new_key_is_the_unweighted_mean_of_its_neighbours():
     memories = memories_of((0.0, 0, 10.0), (1.0, 0, 40.0), (30.0, 0, 100.0), (0.0, 1, -2.0))
-    assert READ_MEAN(memories, RECALL(memories, column(0.9), 2)).tolist() == [[25.0, -2.0]]
-    assert READ_MEAN(memories, RECALL(memories, column(0.9), 3)).tolist() == [[50.0, -2.0]]
+    assert READ_MEAN(memories, LOOKUP(memories, column(0.9), 2)).tolist() == [[25.0, -2.0]]
+    assert READ_MEAN(memories, LOOKUP(memories, column(0.9), 3)).tolist() == [[50.0, -2.0]]
 
 
 def test_read_mean_with_fewer_than_k_keys_is_the_mean_of_those():
     memories = memories_of((0.0, 0, 10.0), (1.0, 0, 40.0))
-    assert READ_MEAN(memories, RECALL(memories, column(7.0), 5)).tolist() == [[25.0, 0.0]]
+    assert READ_MEAN(memories, LOOKUP(memories, column(7.0), 5)).tolist() == [[25.0, 0.0]]
 
 
 def test_an_empty_memory_reads_zero():
     memories = init_dnd(2, 8, 1)._replace(values=jnp.full((2, 8), 77.0))  # in slots never written
-    near = RECALL(memories, column(0.0, 3.0), 2)
+    near = LOOKUP(memories, column(0.0, 3.0), 2)
     assert READ_MEAN(memories, near).tolist() == [[0.0, 0.0], [0.0, 0.0]]
     assert READ_WEIGHTED(memories, near).tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
@@ -185,18 +185,18 @@ def test_an_empty_memory_reads_zero():
 def test_read_weighted_uses_the_kernel_of_nec():
     memories = memories_of((0.0, 0, 10.0), (3.0, 0, 40.0), (99.0, 0, 7.0), (2.0, 1, 6.0))
     # Squared distances of 1.0 are 1 and 4; with delta = 2 the kernel is 1/3 and 1/6.
-    q = READ_WEIGHTED(memories, RECALL(memories, column(1.0), 2, 2.0))
+    q = READ_WEIGHTED(memories, LOOKUP(memories, column(1.0), 2, 2.0))
     np.testing.assert_allclose(q, [[20.0, 6.0]], rtol=1e-6)
     # At a stored key the kernel is 1/2, and 1/11 for the other one.
-    q = READ_WEIGHTED(memories, RECALL(memories, column(0.0), 2, 2.0))
+    q = READ_WEIGHTED(memories, LOOKUP(memories, column(0.0), 2, 2.0))
     np.testing.assert_allclose(q[0, 0], (10 / 2 + 40 / 11) / (1 / 2 + 1 / 11), rtol=1e-6)
 
 
 def test_masked_recall_searches_only_the_named_memories():
     memories = memories_of((0.0, 0, 10.0), (3.0, 0, 40.0), (2.0, 1, 6.0))
     mask = jnp.array([[True, False], [False, True]])
-    some = RECALL(memories, column(1.0, 2.0), 2, 1e-3, mask)
-    every = RECALL(memories, column(1.0, 2.0), 2)
+    some = LOOKUP(memories, column(1.0, 2.0), 2, 1e-3, mask)
+    every = LOOKUP(memories, column(1.0, 2.0), 2)
     for action, query in ((0, 0), (1, 1)):
         np.testing.assert_array_equal(some.slots[action, query], every.slots[action, query])
         np.testing.assert_array_equal(some.weights[action, query], every.weights[action, query])
@@ -206,8 +206,8 @@ def test_masked_recall_searches_only_the_named_memories():
 
 def test_split_gives_each_group_of_queries_its_own_neighbours():
     memories = memories_of((0.0, 0, 10.0), (3.0, 0, 40.0), (2.0, 1, 6.0))
-    all_four = RECALL(memories, column(0.0, 1.0, 2.0, 3.0), 2)
-    middle = RECALL(memories, column(1.0, 2.0), 2)
+    all_four = LOOKUP(memories, column(0.0, 1.0, 2.0, 3.0), 2)
+    middle = LOOKUP(memories, column(1.0, 2.0), 2)
     for part, expected in zip(dnd.split(all_four, (1, 2, 1))[1], middle, strict=True):
         np.testing.assert_array_equal(part, expected)
 

@@ -13,7 +13,7 @@ from engram.episodic import memory as mem
 from engram.episodic.memory import init_memory, write
 
 # Static: the number of neighbours, and whether distances are squared.
-recall = jax.jit(mem.recall, static_argnums=(2, 3), static_argnames="squared")
+lookup = jax.jit(mem.lookup, static_argnums=(2, 3), static_argnames="squared")
 read, refine, touch = jax.jit(mem.read), jax.jit(mem.refine), jax.jit(mem.touch)
 KNOWN = [(0.0, 10.0), (3.0, 40.0), (99.0, 7.0)]
 
@@ -37,7 +37,7 @@ def memory_of(pairs, memory_size=8):
 def jitted_write(k, write_lr, eviction="fifo"):
     @jax.jit
     def recall_and_write(memory, tau, value, mask, step):
-        return write(memory, recall(memory, tau, k), tau, value, write_lr, mask, step, eviction)
+        return write(memory, lookup(memory, tau, k), tau, value, write_lr, mask, step, eviction)
 
     return recall_and_write
 
@@ -62,42 +62,42 @@ def stored(memory):
 def test_read_weighs_neighbours_by_inverse_distance():
     memory = memory_of(KNOWN)
     # The two nearest of 1.0 are at distances 1 and 2: weights 2/3 and 1/3.
-    assert read(memory, recall(memory, column(1.0), 2))[0] == pytest.approx(20.0, rel=1e-3)
+    assert read(memory, lookup(memory, column(1.0), 2))[0] == pytest.approx(20.0, rel=1e-3)
 
 
 def test_kernel_adds_eps_to_the_distance():
     memory = memory_of(KNOWN)
     # With eps = 1 the kernel is 1/2 and 1/3: weights 3/5 and 2/5.
-    value = read(memory, recall(memory, column(1.0), 2, eps=1.0))[0]
+    value = read(memory, lookup(memory, column(1.0), 2, eps=1.0))[0]
     assert value == pytest.approx(0.6 * 10 + 0.4 * 40)
     # At a stored key the kernel is 1 / 0.001, and 1 / 3.001 for the other one.
     weight = 1000 / (1000 + 1 / 3.001)
-    value = read(memory, recall(memory, column(0.0), 2))[0]
+    value = read(memory, lookup(memory, column(0.0), 2))[0]
     assert value == pytest.approx(10 * weight + 40 * (1 - weight))
 
 
 def test_kernel_may_use_squared_distances():
     memory = memory_of(KNOWN)
     # Squared distances 1 and 4: weights 4/5 and 1/5.
-    value = read(memory, recall(memory, column(1.0), 2, squared=True))[0]
+    value = read(memory, lookup(memory, column(1.0), 2, squared=True))[0]
     assert value == pytest.approx(16.0, rel=1e-3)
 
 
 def test_read_with_use_max_is_the_maximum_of_the_neighbours():
     memory = memory_of(KNOWN)
-    near = recall(memory, column(1.0, 98.0), 2)
+    near = lookup(memory, column(1.0, 98.0), 2)
     assert read(memory, near, use_max=True).tolist() == [40.0, 40.0]
-    assert read(memory, recall(memory, column(98.0), 1), jnp.array(True)).tolist() == [7.0]
+    assert read(memory, lookup(memory, column(98.0), 1), jnp.array(True)).tolist() == [7.0]
 
 
 def test_maximum_ignores_empty_slots_even_if_all_values_are_negative():
     memory = memory_of([(0.0, -5.0), (1.0, -9.0)])
-    assert read(memory, recall(memory, column(0.4), 3), use_max=True).tolist() == [-5.0]
+    assert read(memory, lookup(memory, column(0.4), 3), use_max=True).tolist() == [-5.0]
 
 
 def test_empty_memory_reads_zero():
     memory = init_memory(8, 1)._replace(values=jnp.full(8, 77.0))  # in slots never written
-    near = recall(memory, column(1.0), 3)
+    near = lookup(memory, column(1.0), 3)
     assert read(memory, near).tolist() == [0.0]
     assert read(memory, near, use_max=True).tolist() == [0.0]
     assert near.weights.tolist() == [[0.0, 0.0, 0.0]]
@@ -111,15 +111,15 @@ def test_mean_value_counts_filled_slots_only():
 def test_memory_with_fewer_than_k_keys_reads_only_those():
     values = jnp.array([10.0, 40.0, *[1e6] * 6])
     memory = memory_of(KNOWN[:2])._replace(values=values)
-    near = recall(memory, column(1.0), 5)
+    near = lookup(memory, column(1.0), 5)
     assert read(memory, near)[0] == pytest.approx(20.0, rel=1e-3)
     assert read(memory, near, use_max=True)[0] == 40.0
 
 
 def test_weights_of_the_nearest_k_are_normalized_again():
     memory = memory_of(KNOWN)
-    three = recall(memory, column(1.0), 3)
-    two = recall(memory, column(1.0), 2)
+    three = lookup(memory, column(1.0), 3)
+    two = lookup(memory, column(1.0), 2)
     assert float(jnp.sum(three.weights)) == pytest.approx(1)
     nearest_two = mem.nearest(three, 2)
     np.testing.assert_array_equal(nearest_two.slots, two.slots)
@@ -165,7 +165,7 @@ def test_masked_writes_change_nothing():
 
 def test_refine_moves_values_and_inserts_nothing():
     memory = memory_of(KNOWN)
-    near = recall(memory, column(1.0), 2)
+    near = lookup(memory, column(1.0), 2)
     after = refine(memory, near, jnp.array([100.0]), 0.5)
     assert after.values[:3].tolist() == pytest.approx([40.0, 50.0, 7.0], rel=1e-3)
     assert int(after.num_inserted) == 3
@@ -176,7 +176,7 @@ def test_refine_moves_values_and_inserts_nothing():
 
 def test_queries_refine_in_order_and_never_overshoot():
     memory = memory_of([(0.0, 0.0)])
-    near = recall(memory, column(0.0, 0.0, 0.0), 1)
+    near = lookup(memory, column(0.0, 0.0, 0.0), 1)
     # 0 -> 50 -> 75 -> 87.5; all at once it would be 150.
     assert refine(memory, near, jnp.full(3, 100.0), 0.5).values[0] == 87.5
     assert refine(memory, near, jnp.array([100.0, 0.0, 100.0]), 0.5).values[0] == 62.5
@@ -196,7 +196,7 @@ def test_a_full_lru_memory_replaces_its_least_recently_used_keys():
     for step, key in enumerate((0.0, 10.0, 20.0), start=1):
         memory = put(memory, [(key, key)], write_lr=0.0, step=step, eviction="lru")
     # The key 0.0 is used again, so 10.0 is now the oldest.
-    memory = touch(memory, recall(memory, column(1.0), 1), jnp.int32(4))
+    memory = touch(memory, lookup(memory, column(1.0), 1), jnp.int32(4))
     assert memory.last_used.tolist() == [4, 2, 3]
     memory = put(memory, [(30.0, 30.0)], write_lr=0.0, step=5, eviction="lru")
     assert stored(memory) == [(0.0, 0.0), (30.0, 30.0), (20.0, 20.0)]
@@ -213,7 +213,7 @@ def test_an_lru_write_fills_the_last_free_slot_before_it_replaces_another():
 
 def test_touch_ignores_missing_neighbours():
     memory = memory_of(KNOWN[:2])
-    touched = touch(memory, recall(memory, column(1.0), 4), jnp.int32(9))
+    touched = touch(memory, lookup(memory, column(1.0), 4), jnp.int32(9))
     assert touched.last_used.tolist() == [9, 9, 0, 0, 0, 0, 0, 0]
 
 
@@ -294,7 +294,7 @@ OPERATIONS = st.lists(
 def operators(k, write_lr):
     def with_recall(operator):
         return jax.jit(
-            lambda memory, tau, value: operator(memory, recall(memory, tau, k), tau, value)
+            lambda memory, tau, value: operator(memory, lookup(memory, tau, k), tau, value)
         )
 
     return {
@@ -360,11 +360,11 @@ def test_more_neighbours_average_the_noise_of_returns():
     def error(k):
         def step(memory, pair):
             key, value = pair
-            near = recall(memory, key[None], k)
+            near = lookup(memory, key[None], k)
             return write(memory, near, key[None], value[None], 0.5), None
 
         memory, _ = jax.jit(lambda: jax.lax.scan(step, init_memory(300, 2), (keys, returns)))()
-        values = read(memory, recall(memory, 0.3 * keys[:50], k))
+        values = read(memory, lookup(memory, 0.3 * keys[:50], k))
         return float(jnp.sqrt(jnp.mean((values - 3.0) ** 2)))
 
     assert error(8) < 0.6 * error(1)

@@ -84,8 +84,8 @@ def agent_class(name: str) -> type[Agent]:
         cls = getattr(imported, own_name, None)
     if not (isinstance(cls, type) and issubclass(cls, Agent)):
         raise EngramError(
-            f"The module {module} has no agent {own_name!r}: derive its class from engram.Agent, "
-            "or pass agent=."
+            f"The module {module} has no agent {own_name!r}: derive its class from engram.Agent "
+            "at the top level of the module, or in Python pass agent=."
         )
     return cls
 
@@ -96,7 +96,18 @@ def make(name: str, preset: str | None = None, **options: Any) -> Agent:
     preset = default_preset(name) if preset is None else preset
     if preset not in PRESETS:
         raise EngramError(f"There is no preset {preset!r}.{nearest_names(preset, PRESETS)}")
-    return replace(cls(), **(PRESETS[preset].options.get(name, {}) | options))
+    preset_options = PRESETS[preset].options
+    if preset != "paper" and name not in preset_options:
+        known = [other for other in presets_of(name) if other != preset]
+        raise EngramError(
+            f"The preset {preset} has no options for {name}: choose {' or '.join(known)}."
+        )
+    return replace(cls(), **(preset_options.get(name, {}) | options))
+
+
+def presets_of(name: str) -> list[str]:
+    """The presets that an agent has; `paper`, the default options, has every agent."""
+    return [preset for preset in PRESETS if preset == "paper" or name in PRESETS[preset].options]
 
 
 __all__ = [

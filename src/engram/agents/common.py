@@ -29,7 +29,7 @@ from engram.targets import Loss
 from engram.types import Agent, Spec, TimeStep
 
 MAX_GRAD_NORM = 10.0
-"""of agents that learn from replay"""
+"""largest norm of a gradient, of agents that learn from replay"""
 
 
 @dataclass(frozen=True)

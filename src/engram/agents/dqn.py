@@ -26,6 +26,8 @@ class State(NamedTuple):
     replay: Transition
     obs: Shaped[Array, "E S"]
     action: Int[Array, "E"]
+    loss: Float[Array, ""]
+    """of the last update"""
 
 
 class TDInputs(NamedTuple):
@@ -54,6 +56,7 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
             replay=common.init_replay(self, spec),
             obs=common.last_obs(spec, common.zero_obs(spec)),
             action=jnp.zeros(spec.num_envs, jnp.int32),
+            loss=jnp.zeros(()),
         )
 
     def step(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key):
@@ -79,10 +82,11 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
                 key,
                 num_uniforms=self.batch_size,
             ),
-            lambda: (before, jnp.zeros(())),
+            lambda: (before, state.loss),
         )
         q_target = common.update_target(self, spec, step, q, state.q_target)
-        return state._replace(q=q, q_target=q_target, opt_state=opt_state), {"td_loss": loss}
+        state = state._replace(q=q, q_target=q_target, opt_state=opt_state, loss=loss)
+        return state, {"td_loss": loss}
 
     def act_greedy(self, state: State, spec: Spec, observation, episode_start, key, epsilon=0.0):
         q = jax.vmap(self.acting_network(state))(common.network_input(self, spec, observation))

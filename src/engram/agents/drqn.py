@@ -27,8 +27,8 @@ from engram.targets import td_target
 from engram.types import Metrics, Spec, TimeStep
 
 
-class Row(NamedTuple):
-    """A row of replay: a step and the LSTM's state before it; the next row follows in time."""
+class RecurrentTransition(NamedTuple):
+    """A step in replay with the LSTM's state before it; the next row follows in time."""
 
     obs: Shaped[Array, "*B S"]
     action: Int[Array, "*B"]
@@ -42,10 +42,10 @@ class State(NamedTuple):
     q: RecurrentNetwork
     q_target: RecurrentNetwork
     opt_state: PyTree
-    replay: Row
+    replay: RecurrentTransition
     lstm_state: LSTMState
     """after the current observation"""
-    last_row: Row
+    last_row: RecurrentTransition
     """whose reward is not known yet"""
     loss: Float[Array, ""]
 
@@ -94,7 +94,9 @@ class DRQN(ReplayConfig, CommonConfig):
         zeros, action = jnp.zeros(spec.num_envs), jnp.zeros(spec.num_envs, jnp.int32)
         lstm_state = zero_state(spec.num_envs, self.lstm_size)
         episode_start = jnp.ones(spec.num_envs, bool)
-        row = Row(common.zero_obs(spec), action, lstm_state, episode_start, zeros, zeros)
+        row = RecurrentTransition(
+            common.zero_obs(spec), action, lstm_state, episode_start, zeros, zeros
+        )
         return State(
             q=q,
             q_target=q,
@@ -118,7 +120,7 @@ class DRQN(ReplayConfig, CommonConfig):
         action = common.epsilon_greedy(q, epsilon, jax.random.uniform(key, (2, spec.num_envs)))
         metrics: Metrics = {"epsilon": epsilon, "q_max": jnp.mean(jnp.max(q, axis=-1))}
         zeros = jnp.zeros(spec.num_envs)
-        last_row = Row(obs, action, before, episode_start, zeros, zeros)
+        last_row = RecurrentTransition(obs, action, before, episode_start, zeros, zeros)
         return state._replace(replay=replay, lstm_state=after, last_row=last_row), action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
@@ -141,12 +143,12 @@ class DRQN(ReplayConfig, CommonConfig):
         return state, {"td_loss": loss}
 
     def loss_and_gradients(
-        self, q: RecurrentNetwork, q_target: RecurrentNetwork, batch: Row
+        self, q: RecurrentNetwork, q_target: RecurrentNetwork, batch: RecurrentTransition
     ) -> tuple[Float[Array, ""], RecurrentNetwork]:
         next_q = self.q_values(q_target, batch)[1:]
         return jax.value_and_grad(self.loss_fn)(q, batch, next_q)
 
-    def q_values(self, q: RecurrentNetwork, batch: Row) -> Float[Array, "T B A"]:
+    def q_values(self, q: RecurrentNetwork, batch: RecurrentTransition) -> Float[Array, "T B A"]:
         """Values along sequences after their burn-in."""
         lstm_state = jax.tree.map(lambda x: x[0], batch.lstm_state)
         n = self.burn_in
@@ -156,7 +158,7 @@ class DRQN(ReplayConfig, CommonConfig):
         return q(lstm_state, batch.obs[n:], batch.episode_start[n:])[1]
 
     def loss_fn(
-        self, q: RecurrentNetwork, batch: Row, next_q: Float[Array, "T B A"]
+        self, q: RecurrentNetwork, batch: RecurrentTransition, next_q: Float[Array, "T B A"]
     ) -> Float[Array, ""]:
         """Mean squared TD error after the burn-in.
 

@@ -27,6 +27,8 @@ class State(NamedTuple):
     replay: Transition
     obs: Float[Array, "E S"]
     action: Int[Array, "E"]
+    reward_loss: Float[Array, ""]
+    """of the reward model in the last update"""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class MBEC(EpisodicControlConfig, ReplayConfig, CommonConfig):
             replay=common.init_replay(self, spec, tau=episodic.tau, next_tau=episodic.tau),
             obs=common.zero_obs(spec),
             action=jnp.zeros(spec.num_envs, jnp.int32),
+            reward_loss=jnp.zeros(()),
         )
 
     def step(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key):
@@ -66,7 +69,8 @@ class MBEC(EpisodicControlConfig, ReplayConfig, CommonConfig):
             "q_max": jnp.mean(jnp.max(q, axis=-1)),
             "memory_size": episodic.memory.size.astype(jnp.float32),
         }
-        return State(episodic, replay, obs, action), action, metrics
+        state = state._replace(episodic=episodic, replay=replay, obs=obs, action=action)
+        return state, action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         episodic = state.episodic
@@ -83,7 +87,7 @@ class MBEC(EpisodicControlConfig, ReplayConfig, CommonConfig):
             partial(common.should_update, self, spec),
             step,
             update,
-            lambda: (episodic.reward_model, episodic.reward_opt_state, jnp.zeros(())),
+            lambda: (episodic.reward_model, episodic.reward_opt_state, state.reward_loss),
         )
         episodic = episodic._replace(reward_model=reward_model, reward_opt_state=opt_state)
         episodic = model_training.train_trajectory_model(
@@ -93,7 +97,7 @@ class MBEC(EpisodicControlConfig, ReplayConfig, CommonConfig):
             "reward_loss": reward_loss,
             "trajectory_loss": episodic.trajectory_loss,
         }
-        return state._replace(episodic=episodic), metrics
+        return state._replace(episodic=episodic, reward_loss=reward_loss), metrics
 
     def act_greedy(self, state: State, spec: Spec, observation, episode_start, key, epsilon=0.0):
         obs = common.network_input(self, spec, observation)

@@ -37,6 +37,8 @@ class State(NamedTuple):
     features: Float[Array, "E G"] | None
     """of the last observations, if they are images"""
     projection: FeatureProjection | None
+    losses: tuple[Float[Array, ""], Float[Array, ""]]
+    """TD loss and loss of the reward model in the last update"""
 
 
 class TDInputs(NamedTuple):
@@ -124,6 +126,7 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
             action=jnp.zeros(spec.num_envs, jnp.int32),
             features=first_features,
             projection=projection,
+            losses=(jnp.zeros(()), jnp.zeros(())),
         )
 
     def step(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key):
@@ -195,7 +198,7 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
                 key,
                 num_uniforms=1 + self.batch_size,
             ),
-            lambda: (before, (jnp.zeros(()), jnp.zeros(()))),
+            lambda: (before, state.losses),
         )
         episodic = episodic._replace(
             reward_model=learned.reward_model, reward_opt_state=learned.reward_opt_state
@@ -212,6 +215,7 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
             ),
             opt_state=learned.opt_state,
             episodic=episodic,
+            losses=losses,
         )
         td_loss, reward_loss = losses
         metrics: Metrics = {"td_loss": td_loss, "reward_loss": reward_loss}

@@ -116,7 +116,7 @@ class MFEC(CommonConfig):
         closed = accumulator.peek(pending, dnd.WRITES_PER_STEP)
         writes = dnd.make_writes(closed, spec.num_actions)
         queries = jnp.concatenate([keys, writes.key])
-        near = dnd.recall(state.dnd, queries, self.num_neighbours)
+        near = dnd.lookup(state.dnd, queries, self.num_neighbours)
         near_read, near_written = dnd.split(near, (len(keys), len(writes.key)))
         memory, q = dnd.read_before_write(state.dnd, dnd.read_mean(state.dnd, near_read))
         q = mask_actions(spec, q)
@@ -175,7 +175,7 @@ class MFEC(CommonConfig):
     ) -> Float[Array, "E A"]:
         """The memory's value of each action."""
         keys = self.keys(state, spec, observation)
-        return dnd.read_mean(state.dnd, dnd.recall(state.dnd, keys, self.num_neighbours))
+        return dnd.read_mean(state.dnd, dnd.lookup(state.dnd, keys, self.num_neighbours))
 
     def keys(
         self, state: State, spec: Spec, observation: Float[Array, "E ..."]

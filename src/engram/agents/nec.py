@@ -22,8 +22,8 @@ from engram.periodic import periodically
 from engram.types import Metrics, Spec, TimeStep
 
 
-class Row(NamedTuple):
-    """A row of replay; its N-step return is known later than its observation and action."""
+class NStepTransition(NamedTuple):
+    """A step in replay; its N-step return is known later than its observation and action."""
 
     obs: Any  # Float[Array, "*B S"] or FrameBuffer
     action: Int[Array, "*B"]
@@ -32,7 +32,7 @@ class Row(NamedTuple):
     """1 once the return is known, else 0"""
 
 
-class Entry(NamedTuple):
+class PendingStep(NamedTuple):
     """What is written to dictionary and replay once a step's return is known."""
 
     key: Float[Array, "*E D"]
@@ -52,7 +52,7 @@ class State(NamedTuple):
     embedding: Network
     opt_state: PyTree
     dnd: Memory
-    replay: Row
+    replay: NStepTransition
     pending: PendingReturns
     loss: Float[Array, ""]
 
@@ -98,13 +98,15 @@ class NEC(ReplayConfig, CommonConfig):
         build = partial(make_network, spec, self.encoder, sizes)
         embedding = init_params(build, key)
         zeros, count = jnp.zeros(spec.num_envs), jnp.zeros(spec.num_envs, jnp.int32)
-        entry = Entry(jnp.zeros((spec.num_envs, self.key_size)), count, count)
+        entry = PendingStep(jnp.zeros((spec.num_envs, self.key_size)), count, count)
         capacity, _ = dnd.capacity(self.memory_size, spec)
         return State(
             embedding=embedding,
             opt_state=common.adam(self, spec).init(embedding),
             dnd=dnd.init_dnd(spec.num_actions, capacity, self.key_size),
-            replay=common.init_rows(self, spec, Row(common.zero_obs(spec), count, zeros, zeros)),
+            replay=common.init_rows(
+                self, spec, NStepTransition(common.zero_obs(spec), count, zeros, zeros)
+            ),
             # At most 2 N wait: N open entries, and N that closed when an episode ended.
             pending=accumulator.init_pending(entry, 2 * self.n_step + 4),
             loss=jnp.zeros(()),
@@ -118,7 +120,7 @@ class NEC(ReplayConfig, CommonConfig):
         closed = accumulator.peek(pending, dnd.WRITES_PER_STEP)
         writes = dnd.make_writes(closed, spec.num_actions)
         queries = jnp.concatenate([keys, writes.key])
-        near = dnd.recall(state.dnd, queries, self.num_neighbours, self.kernel_delta)
+        near = dnd.lookup(state.dnd, queries, self.num_neighbours, self.kernel_delta)
         near_read, near_written = dnd.split(near, (len(keys), len(writes.key)))
         memory, q = dnd.read_before_write(state.dnd, dnd.read_weighted(state.dnd, near_read))
         q = mask_actions(spec, q)
@@ -135,7 +137,7 @@ class NEC(ReplayConfig, CommonConfig):
         bootstrap = jnp.where(terminal, 0.0, jnp.max(reached_q, axis=-1))
         pending = accumulator.drop(pending, jnp.sum(closed.mask, axis=-1))
         pending = accumulator.close(pending, timestep.done, bootstrap, self.n_step)
-        entry = Entry(keys[:num_envs], action, jnp.full(num_envs, step))
+        entry = PendingStep(keys[:num_envs], action, jnp.full(num_envs, step))
         pending = accumulator.append(pending, entry)
         replay = self.store(state.replay, spec, closed, obs[:num_envs], action, timestep, step)
         metrics: Metrics = {
@@ -147,14 +149,14 @@ class NEC(ReplayConfig, CommonConfig):
 
     def store(
         self,
-        replay: Row,
+        replay: NStepTransition,
         spec: Spec,
         closed: ClosedReturns,
         obs: Shaped[Array, "E S"],
         action: Int[Array, "E"],
         timestep: TimeStep,
         step: Int[Array, ""],
-    ) -> Row:
+    ) -> NStepTransition:
         """Replay with the current observation and action, and with returns that are now known."""
         if spec.frame_stack:
             stored_obs = replay_buffer.add_frame(replay.obs, timestep.observation, step)
@@ -162,10 +164,10 @@ class NEC(ReplayConfig, CommonConfig):
             stored_obs = replay_buffer.add(replay.obs, obs, step)
         zeros = jnp.zeros(spec.num_envs)
         rest = self.fill_returns(replay, closed)._replace(obs=None)
-        rest = replay_buffer.add(rest, Row(None, action, zeros, zeros), step)
+        rest = replay_buffer.add(rest, NStepTransition(None, action, zeros, zeros), step)
         return rest._replace(obs=stored_obs)
 
-    def fill_returns(self, replay: Row, closed: ClosedReturns) -> Row:
+    def fill_returns(self, replay: NStepTransition, closed: ClosedReturns) -> NStepTransition:
         """Writes known returns into their rows."""
         rows, num_envs = replay.n_step_return.shape
         row = jnp.where(closed.mask, closed.entry.iteration % rows, rows)  # masked: dropped
@@ -200,10 +202,10 @@ class NEC(ReplayConfig, CommonConfig):
     def update(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         """One gradient step: the new embedding, and slots and changes of the dictionary."""
         uniforms = jax.random.uniform(key, (self.batch_size,))
-        batch: Row = replay_buffer.sample(state.replay, step + 1, uniforms)
+        batch: NStepTransition = replay_buffer.sample(state.replay, step + 1, uniforms)
         keys = jax.vmap(state.embedding)(batch.obs)
         is_taken = jnp.arange(spec.num_actions)[:, None] == batch.action
-        near = dnd.recall(state.dnd, keys, self.num_neighbours, self.kernel_delta, is_taken)
+        near = dnd.lookup(state.dnd, keys, self.num_neighbours, self.kernel_delta, is_taken)
         row = jnp.arange(self.batch_size)
         slots, weights = (x[batch.action, row] for x in (near.slots, near.weights))
         index = batch.action[:, None], slots
@@ -218,7 +220,7 @@ class NEC(ReplayConfig, CommonConfig):
         return (embedding, opt_state, loss), (index, key_change, scale * gradient.values)
 
     def loss_fn(
-        self, lookup: Lookup, is_present: Bool[Array, "B K"], batch: Row
+        self, lookup: Lookup, is_present: Bool[Array, "B K"], batch: NStepTransition
     ) -> Float[Array, ""]:
         """Mean squared error of the values read, over rows whose return is known."""
         keys = jax.vmap(lookup.embedding)(batch.obs)
@@ -242,5 +244,5 @@ class NEC(ReplayConfig, CommonConfig):
     ) -> Float[Array, "E A"]:
         """The dictionary's value of each action."""
         keys = jax.vmap(state.embedding)(common.network_input(self, spec, observation))
-        near = dnd.recall(state.dnd, keys, self.num_neighbours, self.kernel_delta)
+        near = dnd.lookup(state.dnd, keys, self.num_neighbours, self.kernel_delta)
         return dnd.read_weighted(state.dnd, near)

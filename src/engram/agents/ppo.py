@@ -37,7 +37,7 @@ class ActorCritic(NamedTuple):
     critic: Any
 
 
-class Decision(NamedTuple):
+class PolicyStep(NamedTuple):
     """Observation, action, and the outputs of the networks for them."""
 
     obs: Shaped[Array, "*B S"]
@@ -49,10 +49,10 @@ class Decision(NamedTuple):
     episode_start: Bool[Array, "*B"]
 
 
-class Row(NamedTuple):
-    """A row of the rollout."""
+class RolloutStep(NamedTuple):
+    """One step of the rollout."""
 
-    decision: Decision
+    decision: PolicyStep
     reward: Float[Array, "*B"]
     """with the discounted value of the next state where an episode was truncated"""
     done: Float[Array, "*B"]
@@ -61,15 +61,15 @@ class Row(NamedTuple):
 class Sample(NamedTuple):
     """What the loss is computed on."""
 
-    decision: Decision
+    decision: PolicyStep
     advantage: Float[Array, "*B"]
 
 
 class State(NamedTuple):
     networks: ActorCritic
     opt_state: PyTree
-    rollout: Row
-    last: Decision
+    rollout: RolloutStep
+    last: PolicyStep
     lstm_state: ActorCritic | None
     """after the current observation"""
     metrics: Metrics
@@ -126,10 +126,10 @@ class PPO(CommonConfig):
             zero = zero_state(spec.num_envs, self.lstm_size)
             lstm_state = ActorCritic(zero, zero)
         episode_start = jnp.ones(spec.num_envs, bool)
-        last = Decision(common.zero_obs(spec), action, zeros, zeros, lstm_state, episode_start)
+        last = PolicyStep(common.zero_obs(spec), action, zeros, zeros, lstm_state, episode_start)
         rows = self.rollout_length(spec)
         rollout = jax.tree.map(
-            lambda x: jnp.zeros((rows, *x.shape), x.dtype), Row(last, zeros, zeros)
+            lambda x: jnp.zeros((rows, *x.shape), x.dtype), RolloutStep(last, zeros, zeros)
         )
         return State(
             networks=networks,
@@ -203,9 +203,9 @@ class PPO(CommonConfig):
             reached = common.network_input(self, spec, timestep.final_observation)
             _, _, next_value = forward_one(state.networks, state.lstm_state, reached)
             reward += self.gamma * (timestep.truncated & ~timestep.terminated) * next_value
-        row = Row(state.last, reward, timestep.done.astype(jnp.float32))
+        row = RolloutStep(state.last, reward, timestep.done.astype(jnp.float32))
         rollout = replay_buffer.add(state.rollout, row, step - 1)
-        last = Decision(obs, action, log_prob, value, before, episode_start)
+        last = PolicyStep(obs, action, log_prob, value, before, episode_start)
         state = state._replace(rollout=rollout, last=last, lstm_state=after)
         return state, action, {"value": jnp.mean(value)}
 
@@ -312,7 +312,7 @@ def forward(
 def forward_one(
     networks: ActorCritic, lstm_state: ActorCritic | None, obs: Shaped[Array, "B S"]
 ) -> tuple[ActorCritic | None, Float[Array, "B A"], Float[Array, "B"]]:
-    """The same for one observation of each environment."""
+    """Outputs and LSTM states of a network for one observation of each environment."""
     no_start = jnp.zeros((1, obs.shape[0]), bool)
     return jax.tree.map(lambda x: x[0], forward(networks, lstm_state, obs[None], no_start))
 

@@ -135,6 +135,7 @@ PRESETS = {
     "debug": Preset(
         "small and fast, to see whether something runs",
         {
+            "random": {},
             "dqn": {"hidden_size": 16, "batch_size": 8},
             "mbec": {"memory_size": 64, "num_neighbours": 3, "batch_size": 8},
             "mbec++": _PAPER_MBECPP

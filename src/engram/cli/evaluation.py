@@ -40,7 +40,7 @@ class Eval:
         run = training.load_training(self.dir, call="engram.evaluate({path!r}, task=...)")
         if self.video:
             make_render_env(run.task).close()  # refuse before the evaluation, not after
-        policies = training.load_all(self.dir)
+        policies = training.load_policies(run)
         step = training.trained_steps(self.dir)
         with Console().status("evaluating"):
             returns = {

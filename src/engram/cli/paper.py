@@ -77,9 +77,7 @@ class Reproduce:
         experiment.draw_figure(results)
         if not self.quick:
             verdicts = experiment.verdicts(results).items()
-            console.print_claims(
-                [["", "", claim.text, result.verdict] for claim, result in verdicts]
-            )
+            console.print_claims([["", "", claim.text, x.verdict] for claim, x in verdicts])
 
 
 @dataclass(frozen=True)

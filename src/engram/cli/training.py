@@ -11,8 +11,10 @@ from typing import Annotated, Any, ClassVar, Self
 
 import tyro
 
-from engram.config import Count, check, convert
+from engram.config import Count, Range, check, convert
 from engram.errors import EngramError
+
+Seed = Annotated[int, Range(0, 2**32 - 1)]
 
 # Modules that import JAX are imported where they are used: `engram --help` must not wait for them.
 
@@ -67,13 +69,10 @@ class Train:
 
     def run(self) -> None:
         from engram import training
-        from engram.agents import make
         from engram.envs import get_task
         from engram.loggers import console
 
         seeds = read_seeds(self.seeds, self.seed)
-        if self.preset != "paper" and make(self.agent, self.preset) == make(self.agent, "paper"):
-            console.print_warning(f"The preset {self.preset} changes nothing for {self.agent}.")
         task = get_task(self.task, self.steps)
         warn_of_no_learning(self.options, task, self.num_envs)
         out = self.out or unused_path("runs", f"{self.agent}-{task.name}")
@@ -96,7 +95,10 @@ class Train:
 
 def read_seeds(seeds: str, seed: int | None = None) -> int | tuple[int, ...]:
     """A number of seeds, or the seeds that are listed."""
+    if seed is not None and seeds != Train.seeds:
+        raise EngramError("--seed trains one run and --seeds several: choose one of the two.")
     if seed is not None:
+        check("--seed", seed, Seed)
         return (seed,)
     if "," not in seeds:
         number = convert(seeds, int)
@@ -104,7 +106,7 @@ def read_seeds(seeds: str, seed: int | None = None) -> int | tuple[int, ...]:
         return number
     numbers = [convert(text, int) for text in seeds.split(",") if text.strip()]
     for number in numbers:
-        check("Each of --seeds", number, int)
+        check("Each of --seeds", number, Seed)
     return tuple(numbers)
 
 

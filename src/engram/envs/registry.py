@@ -50,10 +50,10 @@ def get_task(task: str | Task | EnvFunction, steps: int | None = None) -> Task:
 
 
 def is_registered(task: Task) -> bool:
-    """Whether `get_task(task.name)` is this task, and not a function of yours with such a name."""
+    """Whether `get_task(task.name)` is this task, and not a changed copy or a function of yours."""
     if task.name.startswith(("gym:", "atari:")):
         return True
-    return task.name in TASKS and TASKS[task.name].make is task.make
+    return task.name in TASKS and replace(task, steps=TASKS[task.name].steps) == TASKS[task.name]
 
 
 def task_names() -> list[str]:

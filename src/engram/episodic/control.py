@@ -26,7 +26,7 @@ WRITE_LR = 0.5
 REWARD_HIDDEN = 32
 """hidden units of the reward model"""
 MAX_GRAD_NORM = 10.0
-"""of the trajectory model and the reward model"""
+"""largest norm of a gradient, of the trajectory model and the reward model"""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def init(
     config: EpisodicControlConfig, spec: Spec, num_features: int, key: Key[Array, ""]
 ) -> EpisodicState:
     """An empty memory and new models."""
-    models_key, _ = jax.random.split(key)
+    models_key = jax.random.split(key)[0]  # as when the published runs were trained
     inputs = num_features + spec.num_actions
 
     def build(key):
@@ -159,12 +159,12 @@ def select(plan: Plan, action: Int[Array, "B"]) -> LSTMState:
 # The memory
 
 
-def recall(
+def lookup(
     state: EpisodicState, config: EpisodicControlConfig, tau: Float[Array, "Q H"]
 ) -> Neighbours:
     """Neighbours enough for reads and writes."""
     k = max(config.num_neighbours, config.num_write_neighbours or 0)
-    return mem.recall(state.memory, tau, k)
+    return mem.lookup(state.memory, tau, k)
 
 
 def read(
@@ -186,7 +186,7 @@ def read_batches(
 ) -> tuple[Float[Array, "B"], Float[Array, "B A"]]:
     """The memory's values of U batches of trajectories, by one search and U read rules."""
     count, num_actions, dim = planned.shape
-    near = recall(state, config, jnp.concatenate([reached, planned.reshape(-1, dim)]))
+    near = lookup(state, config, jnp.concatenate([reached, planned.reshape(-1, dim)]))
     batch_size = count // len(use_max)
     rules = [jnp.repeat(use_max, n) for n in (batch_size, batch_size * num_actions)]
     values = read(state, config, near, jnp.concatenate(rules))
@@ -208,9 +208,9 @@ def plan_values(
     """For greedy play: the plan, Q_MBEC by the mean rule, and tau before the action."""
     tau = reset_where(state.tau, episode_start)
     planned = plan(state, features, tau, spec.num_actions)
-    near = recall(state, config, planned.tau.h.reshape(-1, config.trajectory_dim))
+    near = lookup(state, config, planned.tau.h.reshape(-1, config.trajectory_dim))
     value = read(state, config, near).reshape(planned.reward.shape)
-    return planned, planned.reward + config.gamma * value, tau
+    return planned, planned.reward + config.gamma * value, tau  # Eq. 6
 
 
 # One step of Algorithm 1
@@ -271,19 +271,19 @@ def episodic_step(
     env = jnp.arange(num_envs)
     oldest_tau = pending.entry[env, pending.head]
     planned_tau = planned.tau.h.reshape(num_envs * num_actions, -1)
-    near = recall(state, config, jnp.concatenate([planned_tau, tau.h, oldest_tau, state.tau.h]))
+    near = lookup(state, config, jnp.concatenate([planned_tau, tau.h, oldest_tau, state.tau.h]))
     sizes = (num_envs * num_actions, num_envs, num_envs, num_envs)
     near_planned, near_current, near_oldest, near_reached = mem.split(near, sizes)
     use_max = draw_read_rule(config.p_read, uniforms.read_rule)
     value = read(state, config, near_planned, use_max).reshape(num_envs, num_actions)
-    q = planned.reward + config.gamma * value
+    q = planned.reward + config.gamma * value  # Eq. 6
 
     bootstrap = jnp.where(result.terminal, 0.0, read(state, config, near_reached))
     pending = accumulator.close(pending, result.done, bootstrap)
     is_closed = (pending.count > 0) & ~pending.is_open[env, pending.head]
 
     num_written = config.num_write_neighbours or config.num_neighbours
-    best_q = jnp.max(mask_actions(spec, q), axis=-1)
+    best_q = jnp.max(mask_actions(spec, q), axis=-1)  # Eq. 3
     is_refined = uniforms.refine < config.p_refine
     memory = mem.refine(
         state.memory, mem.nearest(near_current, num_written), best_q, WRITE_LR, is_refined

@@ -57,7 +57,7 @@ def make_writes(closed: ClosedReturns, num_actions: int) -> Writes:
     return Writes(entry.key, closed.returns.ravel(), mask)
 
 
-def recall(
+def lookup(
     dnd: Memory,
     keys: Float[Array, "Q D"],
     k: int,
@@ -73,7 +73,7 @@ def recall(
     queries = jnp.broadcast_to(keys, shape)
     if mask is not None:
         queries = jnp.where(mask[..., None], keys, jnp.nan)
-    search = lambda memory, keys: mem.recall(memory, keys, k, squared=True, eps=eps)  # noqa: E731
+    search = lambda memory, keys: mem.lookup(memory, keys, k, squared=True, eps=eps)  # noqa: E731
     return jax.vmap(search)(dnd, queries)
 
 

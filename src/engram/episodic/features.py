@@ -54,7 +54,7 @@ class StepFeatures(NamedTuple):
     model_input: Float[Array, "E G"]
     """of the trajectory model, for the current observations"""
     current: Float[Array, "E G"] | None
-    """the same for images, to be stored in replay"""
+    """of the current images, to be stored in replay; None for other observations"""
     reached: Float[Array, "E G"] | None
     """of the images that the last actions led to"""
     projection: FeatureProjection | None

@@ -1,6 +1,6 @@
 """Episodic memory: keys are trajectory vectors tau, values are returns (Section 3.2).
 
-The search for neighbours is the cost, so it stands apart: one `recall` serves any number of reads,
+The search for neighbours is the cost, so it stands apart: one `lookup` serves any number of reads,
 refinements and writes.
 """
 
@@ -25,7 +25,7 @@ class Memory(NamedTuple):
     last_used: Int[Array, "N"]
     """iteration in which a slot was last written or read by a decision"""
     num_inserted: Int[Array, ""]
-    """ever; the next slot of a FIFO memory is num_inserted % N"""
+    """insertions so far; the next slot of a FIFO memory is num_inserted % N"""
 
     @property
     def size(self) -> Int[Array, ""]:
@@ -53,7 +53,7 @@ def init_memory(memory_size: int, key_size: int) -> Memory:
     )
 
 
-def recall(
+def lookup(
     memory: Memory, tau: Float[Array, "Q H"], k: int, squared: bool = False, eps: float = 1e-3
 ) -> Neighbours:
     """The K nearest memories of each `tau`, weighted by the kernel 1 / (d + eps) (appendix)."""

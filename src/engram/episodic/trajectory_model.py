@@ -53,7 +53,7 @@ class RecallSample(NamedTuple):
     """The last chunk of one episode, and cues from all of it."""
 
     tau: LSTMState
-    """before the chunk"""
+    """LSTM state before the chunk"""
     chunk: Float[Array, "L X"]
     """the last L state-action pairs, newest last"""
     mask: Bool[Array, "L"]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 from jaxtyping import Float
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
@@ -26,8 +27,9 @@ class ProgressBar(Hook):
     """Shows steps, speed, the device's memory in use, time left, the mean return and its curve;
     where there is no terminal, a line after every tenth of the steps."""
 
-    def __init__(self, title: str):
+    def __init__(self, title: str | None = None):
         self.title = title
+        """what is trained; agent, task and seeds if None"""
         self.screen = Console()
         self.tenths_printed = -1
         self.bar = RichProgress(
@@ -41,8 +43,11 @@ class ProgressBar(Hook):
         self.row = self.bar.add_task("compiling", total=None, mean_return="–")
 
     def on_start(self, run: Training) -> None:
+        if self.title is None:
+            seeds = count_seeds(len(run.seeds))
+            self.title = f"{agent_name(run.agent)} on {run.task.name}, {seeds}"
+        self.screen.print(self.title, highlight=False, soft_wrap=True)
         if self.screen.is_terminal:
-            self.screen.print(self.title, highlight=False, soft_wrap=True)
             self.bar.start()
 
     def on_end(self, run: Training) -> None:
@@ -66,8 +71,7 @@ class ProgressBar(Hook):
         if not self.screen.is_terminal and tenths > self.tenths_printed:
             self.tenths_printed = tenths
             facts += [*_time_left(progress), f"mean return {mean_return}"]
-            line = f"{self.title}: {', '.join(facts)}"
-            self.screen.print(line, highlight=False, soft_wrap=True)
+            self.screen.print(", ".join(facts), highlight=False, soft_wrap=True)
 
 
 def sparkline(curve: Float[np.ndarray, "P"], width: int = 16) -> str:
@@ -101,12 +105,12 @@ def print_result(result: Result) -> None:
     summary = result.summary
     name = agent_name(result.agent)
     size = f"{count_seeds(len(result.seeds))}, {result.task.format_steps(result.steps)} each"
-    table = Table(title=f"{name} on {result.task.name}: {size}")
+    table = Table(title=f"{name} on {result.task.name}: {size}", box=box.SIMPLE_HEAD)
     for column in ("", "mean", "95% interval", "std", "IQM", "worst", "best"):
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+        table.add_column(column, justify="right" if column else "left", overflow="fold")
     for label, row in (
         ("final return", summary["final"]),
-        ("area under the curve", summary["auc"]),
+        ("area", summary["auc"]),
     ):
         each = row["per_seed"]
         spread = ["–", "–"]  # one seed says nothing about others
@@ -116,7 +120,7 @@ def print_result(result: Result) -> None:
         table.add_row(label, format_return(row["mean"]), *spread, *others)
     screen.print(table)
     speed = f"{summary['steps_per_second']:,.0f} agent steps/s over all seeds, after compilation."
-    about = "Returns are without noise, each the mean of the last 10 episodes."
+    about = "Returns are without noise, each the mean of the last 10 episodes; area: over the run."
     screen.print(f"{about} {speed}", style="dim", highlight=False)
     if math.isnan(summary["final"]["mean"]):
         hint = (
@@ -209,13 +213,13 @@ def print_agents_and_tasks() -> None:
 
 
 def print_claims(rows: list[list[str]]) -> None:
-    """Print experiments, what the paper claims, and the verdicts."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("experiment", "state", "the paper says", "verdict"):
-        table.add_column(column, no_wrap=column in ("experiment", "verdict"))
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    """Print experiments with their state, and below each its claims and their verdicts."""
+    screen = Console()
+    for experiment, state, claim, verdict in rows:
+        if experiment:
+            screen.print(f"[bold]{experiment}[/]: {state}", highlight=False, soft_wrap=True)
+        if verdict != "–":
+            screen.print(f"  {claim} [bold]{verdict}[/]", highlight=False, soft_wrap=True)
 
 
 def print_options(name: str) -> None:

@@ -54,7 +54,7 @@ def write_errors(
     The error is the distance from the limit that the appendix derives, a mean of the neighbours'
     true values; under a constant rate, that of the running mean of the values."""
     memory, true = random_memory(key)
-    near = mem.recall(memory, memory.keys, k)
+    near = mem.lookup(memory, memory.keys, k)
     slots = jnp.arange(MEMORY_SIZE)
     # weights[j, i]: weight of slot i when the key of slot j is written
     weights = jnp.zeros((MEMORY_SIZE, MEMORY_SIZE)).at[slots[:, None], near.slots].set(near.weights)
@@ -84,7 +84,7 @@ def refine_errors(
 
     The MDP has one state per memory entry and two deterministic actions."""
     memory, reward = random_memory(key)
-    near = mem.recall(memory, memory.keys, k)
+    near = mem.lookup(memory, memory.keys, k)
     next_states = jax.random.randint(jax.random.fold_in(key, 1), (MEMORY_SIZE, 2), 0, MEMORY_SIZE)
     state_key = jax.random.fold_in(key, 2)
 

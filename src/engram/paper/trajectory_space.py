@@ -121,7 +121,7 @@ def value_map(episodic: control.EpisodicState, agent: Any) -> list[list[float]]:
     """The memory's value on a grid of trajectory vectors."""
     side = jnp.arange(-1, 1 + GRID / 2, GRID)
     keys = jnp.stack(jnp.meshgrid(side, side), axis=-1).reshape(-1, 2)
-    values = control.read(episodic, agent, control.recall(episodic, agent, keys))
+    values = control.read(episodic, agent, control.lookup(episodic, agent, keys))
     return np.asarray(values).reshape(len(side), len(side)).round(2).tolist()
 
 

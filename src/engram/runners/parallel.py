@@ -4,7 +4,7 @@ import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -120,11 +120,13 @@ class VmappedAgent:
         key = jax.random.key(0)
         step = jnp.int32(0)
         weight = jnp.zeros(self.spec.num_envs)
-        state = self._init_one(options, key)
+        initial = self._init_one(options, key)
         state, _, step_metrics, _ = self._step_one(
-            options, num_valid_actions, state, key, timestep, weight, step
+            options, num_valid_actions, initial, key, timestep, weight, step
         )
-        _, learn_metrics = self._learn_one(options, num_valid_actions, state, key, step)
+        _check_same_arrays(self.agent, "step", initial, state)
+        state, learn_metrics = self._learn_one(options, num_valid_actions, state, key, step)
+        _check_same_arrays(self.agent, "learn", initial, state)
         return step_metrics | learn_metrics
 
     # Functions of one run, over which the methods above map.
@@ -180,6 +182,25 @@ def realized_return(
     """
     next_weight = 1 + gamma * jnp.where(timestep.done, 0.0, weight)
     return next_weight, jnp.mean(timestep.reward * weight)
+
+
+def _check_same_arrays(agent: Agent, function: str, initial: PyTree, state: PyTree) -> None:
+    """Raises if a function of the agent changes shape or dtype of an array in its state."""
+    before, after = (
+        {jax.tree_util.keystr(path): _kind(jax.typeof(x)) for path, x in leaves}
+        for leaves in map(jax.tree.leaves_with_path, (initial, state))
+    )
+    for path in sorted({*before, *after}):
+        if before.get(path) != after.get(path):
+            raise EngramError(
+                f"{type(agent).__name__}.{function} returned state{path} as "
+                f"{after.get(path, 'nothing')}, but init made it {before.get(path, 'nothing')}: "
+                "keep shapes and dtypes, for example with .astype."
+            )
+
+
+def _kind(x: Any) -> str:
+    return f"{x.dtype}{list(x.shape)}"
 
 
 def _split_seed(seed: Int[Array, ""]) -> RunKeys:

@@ -17,7 +17,7 @@ MIN_SEARCH_SIZE = 4096
 def portable_knn(
     keys: Float[Array, "N H"], size: Int[Array, ""], queries: Float[Array, "Q H"], k: int
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
-    """As `knn.nearest_neighbours`."""
+    """Distances and slots of the K nearest keys, as `knn.nearest_neighbours` gives them."""
 
     @custom_vmap
     def search(keys, size, queries):

@@ -40,7 +40,7 @@ def is_available() -> bool:
 def nearest_neighbours(
     keys: Float[Array, "N H"], size: Int[Array, ""], queries: Float[Array, "Q H"], k: int
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
-    """As `knn.nearest_neighbours`."""
+    """Distances and slots of the K nearest keys, as `knn.nearest_neighbours` gives them."""
     shape = (queries.shape[0], k)
     answer = jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct(shape, jnp.int32)
     return jax.ffi.ffi_call("engram_nearest", answer, vmap_method="broadcast_all")(
