@@ -91,7 +91,7 @@ def compute(quick: bool) -> dict[str, Any]:
     spec = task.spec(1, steps)
     episodes = sample_episodes(LENGTH, count)
     position, is_stale = np.asarray(episodes.state)[..., 0], np.asarray(episodes.is_stale)
-    numbers: dict[str, Any] = {"R2": {}, "spread": {}, "jump": {}, "shown": {}}
+    numbers: dict[str, Any] = {"R2": {}, "spread": {}, "jump": {}, "plotted": {}}
     for label, loss in LOSSES.items():
         agent: Any = make("mbec++", "paper", **AS_TRAINED, trajectory_dim=2, trajectory_loss=loss)
         runner: Any = runners.make_runner(agent, *runners.cross_seeds([task], range(seeds)), spec)
@@ -107,13 +107,13 @@ def compute(quick: bool) -> dict[str, Any]:
         numbers["R2"][label] = [linear_r2(seed, position, is_stale) for seed in tau]
         numbers["spread"][label] = spread.tolist()
         numbers["jump"][label] = jump.tolist()
-        numbers["shown"][label] = tau[0, 0, :NUM_DRAWN].round(4).tolist()
+        numbers["plotted"][label] = tau[0, 0, :NUM_DRAWN].round(4).tolist()
         if loss == "recall":
             numbers["values"] = value_map(jax.tree.map(lambda x: x[0], episodic), agent)
         runner.close()
     observation = np.asarray(episodes.observation)
-    numbers["shown"]["observation"] = observation[0, :NUM_DRAWN].round(4).tolist()
-    numbers["shown"]["is_stale"] = is_stale[0, :NUM_DRAWN].tolist()
+    numbers["plotted"]["observation"] = observation[0, :NUM_DRAWN].round(4).tolist()
+    numbers["plotted"]["is_stale"] = is_stale[0, :NUM_DRAWN].tolist()
     return numbers | {"steps": steps, "seeds": list(range(seeds))}
 
 
@@ -126,10 +126,10 @@ def value_map(episodic: control.EpisodicState, agent: Any) -> list[list[float]]:
 
 
 def draw(results: ExperimentResults, path: Path) -> None:
-    shown, values = results.numbers["shown"], np.array(results.numbers["values"])
-    panels = {"state space, as observed": np.array(shown["observation"])}
-    panels |= {f"trajectories, {label}": np.array(shown[label]) for label in LOSSES}
-    plot_trajectories(panels, np.array(shown["is_stale"]), values, path)
+    plotted, values = results.numbers["plotted"], np.array(results.numbers["values"])
+    panels = {"state space, as observed": np.array(plotted["observation"])}
+    panels |= {f"trajectories, {label}": np.array(plotted[label]) for label in LOSSES}
+    plot_trajectories(panels, np.array(plotted["is_stale"]), values, path)
 
 
 def r2(results: ExperimentResults, label: str) -> np.ndarray:
