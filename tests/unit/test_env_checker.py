@@ -202,3 +202,9 @@ def test_step_checks_take_one_observation_or_a_batch():
     assert observation_error(np.zeros((2, 2), np.uint8), (2, 2), "uint8") is None
     assert reward_error(-1) is None
     assert reward_error(10**400).startswith("reward is 1000")
+
+
+def test_an_exception_is_named_with_its_file_and_line():
+    line = RaisingStep.step.__code__.co_firstlineno + 1
+    with pytest.raises(EngramError, match=f"in test_env_checker.py, line {line}; correct it"):
+        check_env(RaisingStep(), "own")

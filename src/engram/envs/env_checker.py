@@ -4,6 +4,8 @@ Functions named `..._error` return the cause in words that continue a sentence, 
 """
 
 import math
+import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -60,7 +62,8 @@ def env_errors(name: str, method: str) -> Iterator[None]:
     except EngramError:
         raise
     except Exception as error:
-        cause = f"it raised {type(error).__name__} ({one_line(error)})"
+        message = f"{type(error).__name__} ({one_line(error)})"
+        cause = f"it raised {message}{error_location(error)}"
         raise env_error(name, method, cause) from error
 
 
@@ -69,6 +72,20 @@ def env_error(name: str, method: str, cause: str) -> EngramError:
     return EngramError(
         f"The environment {name} is at fault in {method}: {cause}; correct it and start again."
     )
+
+
+def error_location(error: Exception) -> str:
+    """File and line in the environment's own code that led to an exception."""
+    internal = (f"{gym.__path__[0]}/", __file__.rpartition("envs")[0])
+    installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
+    frames = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in frames if not frame.filename.startswith(internal)]
+    # NumPy's file says little to the author of an environment that calls it.
+    frames = [frame for frame in frames if not frame.filename.startswith(installed)] or frames
+    if not frames:
+        return ""
+    file = frames[-1].filename.replace("\\", "/").rpartition("/")[2]
+    return f" in {file}, line {frames[-1].lineno}"
 
 
 def one_line(error: Exception) -> str:

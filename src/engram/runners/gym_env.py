@@ -1,7 +1,5 @@
 """Any Gymnasium environment: R runs of E environments, which step while the device learns."""
 
-import sysconfig
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from engram.envs import Task
-from engram.envs.env_checker import one_line, reset_error, step_error
+from engram.envs.env_checker import error_location, one_line, reset_error, step_error
 from engram.errors import EngramError
 from engram.runners.base import RunState, pop_metrics
 from engram.runners.device_agent import DeviceAgent
@@ -250,7 +248,7 @@ class GymRunner:
         try:
             return call()
         except Exception as error:
-            message = f"{type(error).__name__} ({one_line(error)}){_location(error)}"
+            message = f"{type(error).__name__} ({one_line(error)}){error_location(error)}"
             raise self._environment_fault(run, f"{method} raised {message}") from error
 
     def _checked_observation(self, run: int, result: Any, fault: str | None) -> np.ndarray:
@@ -265,20 +263,6 @@ class GymRunner:
             f"The environment {self.tasks[run].name} failed with seed {self.seeds[run]} "
             f"at step {step:,}: {fault}."
         )
-
-
-def _location(error: Exception) -> str:
-    """File and line in the environment's own code that led to an exception."""
-    internal = (f"{gym.__path__[0]}/", __file__.rpartition("runners")[0])
-    installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
-    frames = traceback.extract_tb(error.__traceback__)
-    frames = [frame for frame in frames if not frame.filename.startswith(internal)]
-    # NumPy's file says little to the author of an environment that calls it.
-    frames = [frame for frame in frames if not frame.filename.startswith(installed)] or frames
-    if not frames:
-        return ""
-    file = frames[-1].filename.replace("\\", "/").rpartition("/")[2]
-    return f" in {file}, line {frames[-1].lineno}"
 
 
 def _copy(timestep: TimeStep) -> Any:
