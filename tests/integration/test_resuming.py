@@ -1,0 +1,160 @@
+"""A training that stops anywhere goes on exactly, and nothing that was saved is lost."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from training_helpers import (
+    DQN_SMALL,
+    MBECPP_SMALL,
+    SEEDS,
+    ScriptedRewards,
+    assert_same_run,
+    error_of,
+    read_checkpoint,
+    scripted,
+)
+
+import engram
+from engram import interrupts, runners
+from engram.agents import Random
+from engram.errors import Interrupted
+from engram.run_dir import RunDir
+from engram.training import load, resume, train
+
+
+class InterruptAt(engram.Hook):
+    """Sends a signal to the process at a step."""
+
+    def __init__(self, step, kind=signal.SIGINT):
+        self.step, self.kind = step, kind
+
+    def on_log(self, run, progress):
+        if progress.step == self.step:
+            os.kill(os.getpid(), self.kind)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "whole"
+    return train(DQN_SMALL, "cartpole-gaussian", SEEDS, 150, out=out)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_in_jax_resumes_bit_for_bit(tmp_path, kind, uninterrupted):
+    out, hooks = tmp_path / "parts", [InterruptAt(57, kind)]
+    arguments = DQN_SMALL, "cartpole-gaussian", SEEDS, 150
+    sentence = error_of(train, *arguments, out=out, hooks=hooks, kind=Interrupted)
+    assert sentence.startswith("Interrupted; all until step 57 is saved")
+    assert f"engram resume {out}" in sentence
+    assert RunDir.load(out).meta()["step"] == 57
+    assert_same_run(uninterrupted, resume(out))
+
+
+class InterruptedEnv(ScriptedRewards):
+    """Ctrl-C is pressed in the middle of its 41st step, once."""
+
+    is_armed = False
+
+    def step(self, action):
+        if self.num_steps == 40 and InterruptedEnv.is_armed:
+            InterruptedEnv.is_armed = False
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().step(action)
+
+
+def test_a_run_in_gymnasium_resumes_bit_for_bit_within_an_episode(tmp_path):
+    def make_env():
+        return InterruptedEnv(rewards=(1.0, 2.0, 0.5, -1.0, 3.0, 1.0, 0.0))
+
+    arguments = MBECPP_SMALL, make_env, SEEDS, 160, 2
+    whole = train(*arguments, out=tmp_path / "whole")
+    InterruptedEnv.is_armed = True
+    sentence = error_of(train, *arguments, out=tmp_path / "parts", kind=Interrupted)
+    assert "all until step 82 is saved" in sentence
+    assert_same_run(whole, resume(tmp_path / "parts", task=make_env))
+
+
+def test_an_interrupt_before_the_first_step_leaves_a_run_that_resumes(tmp_path, monkeypatch):
+    make_env = scripted(rewards=(1.0, 2.0, 0.5))
+    whole = train(DQN_SMALL, make_env, SEEDS, 40, out=tmp_path / "whole")
+    start = runners.GymRunner.start
+    with monkeypatch.context() as patch:
+        interrupt = lambda runner: (os.kill(os.getpid(), signal.SIGINT), start(runner))  # noqa: E731
+        patch.setattr(runners.GymRunner, "start", interrupt)
+        arguments = DQN_SMALL, make_env, SEEDS, 40
+        sentence = error_of(train, *arguments, out=tmp_path / "parts", kind=Interrupted)
+    assert sentence.startswith("Interrupted; all until step 1 is saved")
+    assert_same_run(whole, resume(tmp_path / "parts", make_env))
+
+
+class KillAt(engram.Hook):
+    """Ends the training without giving it a chance to save."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_log(self, run, progress):
+        if progress.step == self.step:
+            raise SystemExit
+
+
+def test_a_killed_run_resumes_from_its_last_checkpoint_bit_for_bit(tmp_path, uninterrupted):
+    out = tmp_path / "killed"
+    with pytest.raises(SystemExit):
+        train(DQN_SMALL, "cartpole-gaussian", SEEDS, 150, out=out, hooks=[KillAt(57)])
+    assert RunDir.load(out).meta()["step"] < 57
+    assert_same_run(uninterrupted, resume(out))
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_interrupt_acts_as_before_the_training(kind):
+    before = [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)]
+    with interrupts.interrupt_flag() as interrupted:
+        assert not interrupted()
+        os.kill(os.getpid(), kind)
+        assert interrupted()
+        assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
+    assert [signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)] == before
+
+
+def test_an_environment_that_cannot_be_replayed_resumes_with_a_truncated_episode(tmp_path):
+    make_env, out = scripted(rewards=(1.0,) * 9, is_seeded=False), tmp_path / "run"
+    hooks = [InterruptAt(104)]
+    error_of(train, Random(), make_env, [0], 200, out=out, hooks=hooks, kind=Interrupted)
+    episodes_before = int(read_checkpoint(out)[0][3][0, 0])
+    assert resume(out, task=make_env).curves[0][0][-1] == 200
+    episodes = int(read_checkpoint(out)[0][3][0, 0])
+    assert episodes == episodes_before + 1 + (200 - 104) // 9
+
+
+def test_a_fault_of_an_environment_is_named_with_seed_and_step_and_the_run_resumes(tmp_path):
+    make_env, out = scripted(errors={90: RuntimeError("out of fuel")}), tmp_path / "run"
+    sentence = error_of(train, Random(), make_env, [5], 120, out=out, kind=runners.EnvironmentFault)
+    assert sentence.startswith("The environment make_scripted ")
+    assert "with seed 5 at step 90: step raised RuntimeError (out of fuel)" in sentence
+    assert "; all until step 90 is saved: go on with `engram.resume(" in sentence
+    assert resume(out, task=scripted()).curves[5][0][-1] == 120
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_when_resumed(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        raise_interrupt = lambda runner: (_ for _ in ()).throw(KeyboardInterrupt)  # noqa: E731
+        patch.setattr(runners.GymRunner, "start", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train(DQN_SMALL, scripted(), [3], 40, out=out)
+    hint = f"has no checkpoint yet: let `engram.resume({str(out)!r}, task=...)` train it."
+    assert hint in error_of(load, out)
+    begun, whole = resume(out, scripted()), train(DQN_SMALL, scripted(), [3], 40)
+    np.testing.assert_array_equal(begun.curves[3][1], whole.curves[3][1])
+    assert begun.metrics == whole.metrics
+
+
+def test_a_run_that_has_lost_its_checkpoint_is_not_begun_anew(tmp_path):
+    train(Random(), "cartpole", [3], 40, out=tmp_path / "run")
+    RunDir.load(tmp_path / "run").checkpoint.unlink()
+    curves = (tmp_path / "run" / "curves.csv").read_bytes()
+    assert "has lost its checkpoint: restore it from a copy" in error_of(resume, tmp_path / "run")
+    assert (tmp_path / "run" / "curves.csv").read_bytes() == curves
