@@ -127,6 +127,19 @@ def test_an_agent_that_changes_a_dtype_of_its_state_is_named():
     assert "Careless.step returned state['count'] as float32[1], but init made it int32[1]" in error
 
 
+def test_an_agent_that_cannot_be_imported_is_given_again(tmp_path):
+    @dataclass(frozen=True)
+    class Local(Random):
+        pass
+
+    train(Local(), "cartpole", 1, 20, out=tmp_path / "run")
+    assert "pass agent=" in error_of(load, tmp_path / "run")
+    assert load(tmp_path / "run", agent=Local()).act(np.zeros(4)) in (0, 1)
+    returns = engram.evaluate(tmp_path / "run", episodes=2, agent=Local())
+    assert returns[0].shape == (2,)
+    resume(tmp_path / "run", agent=Local())
+
+
 def test_a_custom_task_may_have_the_name_of_a_registered_one(tmp_path):
     def cartpole(render_mode=None):
         return scripted(rewards=(1.0, 2.0, 4.0))()
