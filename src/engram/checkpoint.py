@@ -21,6 +21,7 @@ from jaxtyping import PyTree
 
 from engram.errors import EngramError
 from engram.files import atomic_write
+from engram.pytrees import is_key, signature
 
 COMPRESS_FROM = 2**20
 """byte arrays of at least this many bytes are compressed: they are frames, which shrink tenfold"""
@@ -123,17 +124,6 @@ def flatten(tree: PyTree) -> tuple[list[str], list, Any]:
     """Names, leaves and structure of a tree."""
     pairs, treedef = jax.tree_util.tree_flatten_with_path(tree)
     return [jax.tree_util.keystr(path) for path, _ in pairs], [leaf for _, leaf in pairs], treedef
-
-
-def is_key(leaf: Any) -> bool:
-    """Whether a leaf is a typed PRNG key."""
-    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-
-
-def signature(leaf: Any) -> str:
-    """A leaf's dtype and shape, as `float32[3,4]`."""
-    leaf = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
-    return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
 
 
 def compare(saved: dict[str, str], wanted: dict[str, str]) -> str:

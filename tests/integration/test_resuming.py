@@ -5,11 +5,11 @@ import signal
 
 import numpy as np
 import pytest
+from probes import TapeEnv
 from training_helpers import (
     DQN_SMALL,
     MBECPP_SMALL,
     SEEDS,
-    ScriptedRewards,
     assert_same_run,
     error_of,
     read_checkpoint,
@@ -52,7 +52,7 @@ def test_an_interrupted_run_in_jax_resumes_bit_for_bit(tmp_path, kind, uninterru
     assert_same_run(uninterrupted, resume(out))
 
 
-class InterruptedEnv(ScriptedRewards):
+class InterruptedEnv(TapeEnv):
     """Ctrl-C is pressed in the middle of its 41st step, once."""
 
     is_armed = False
@@ -120,7 +120,7 @@ def test_a_second_interrupt_acts_as_before_the_training(kind):
 
 
 def test_an_environment_that_cannot_be_replayed_resumes_with_a_truncated_episode(tmp_path):
-    make_env, out = scripted(rewards=(1.0,) * 9, is_seeded=False), tmp_path / "run"
+    make_env, out = scripted(rewards=(1.0,) * 9, ignores_seed=True), tmp_path / "run"
     hooks = [InterruptAt(104)]
     error_of(train, Random(), make_env, [0], 200, out=out, hooks=hooks, kind=Interrupted)
     episodes_before = int(read_checkpoint(out)[0][3][0, 0])
@@ -130,7 +130,7 @@ def test_an_environment_that_cannot_be_replayed_resumes_with_a_truncated_episode
 
 
 def test_a_fault_of_an_environment_is_named_with_seed_and_step_and_the_run_resumes(tmp_path):
-    make_env, out = scripted(errors={90: RuntimeError("out of fuel")}), tmp_path / "run"
+    make_env, out = scripted(faults={90: RuntimeError("out of fuel")}), tmp_path / "run"
     sentence = error_of(train, Random(), make_env, [5], 120, out=out, kind=runners.EnvironmentFault)
     assert sentence.startswith("The environment make_scripted ")
     assert "with seed 5 at step 90: step raised RuntimeError (out of fuel)" in sentence

@@ -8,9 +8,9 @@ import gymnasium as gym
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from probes import TapeEnv
 from training_helpers import (
     DQN_SMALL,
-    ScriptedRewards,
     assert_same_bits,
     error_of,
     read_checkpoint,
@@ -164,7 +164,7 @@ def test_one_environment_is_made_to_check_the_task():
     made = []
 
     def make_env():
-        made.append(ScriptedRewards())
+        made.append(TapeEnv())
         return made[-1]
 
     train(Random(), make_env, seeds=2, steps=20, num_envs=3)

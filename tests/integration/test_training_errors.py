@@ -106,7 +106,7 @@ def test_invalid_counts_are_refused(option, value):
 def test_an_unusable_task_is_refused_before_a_folder_is_made(tmp_path):
     out = tmp_path / "run"
     assert "There is no task" in error_of(train, Random(), "cartpol", 1, 10, out=out)
-    broken = scripted(errors={1: ValueError("no")})
+    broken = scripted(faults={1: ValueError("no")})
     assert "ValueError" in error_of(train, Random(), broken, 1, 10, out=out)
     assert not out.exists()
 

@@ -1,13 +1,14 @@
-"""Small agents, a scripted environment, and comparisons of runs, for tests of training."""
+"""Small agents, tasks of scripted rewards, and comparisons of runs, for tests of training."""
 
 import gymnasium as gym
 import jax
 import numpy as np
 import pytest
+from probes import TapeEnv
 
 from engram.agents import make
-from engram.checkpoint import is_key
 from engram.errors import EngramError
+from engram.pytrees import is_key
 from engram.training import load_training
 
 MBECPP_SMALL = make("mbec++", "debug")
@@ -15,39 +16,9 @@ DQN_SMALL = make("dqn", "debug")
 SEEDS = [3, 1]
 
 
-class ScriptedRewards(gym.Env):
-    """Gives a list of rewards, then terminates; observes its step and a number drawn at reset."""
-
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,))
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self, rewards=(1.0, 2.0, 3.0), errors=None, is_seeded=True):
-        self.rewards, self.is_seeded = rewards, is_seeded
-        self.errors = errors or {}
-        """what is raised at which of all steps"""
-        self.num_steps = 0
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        self.drawn = (self.np_random if self.is_seeded else np.random.default_rng()).normal()
-        return self.observe(), {}
-
-    def observe(self):
-        return np.array([self.t, self.drawn], np.float32)
-
-    def step(self, action):
-        self.num_steps += 1
-        if self.num_steps in self.errors:
-            raise self.errors[self.num_steps]
-        reward = self.rewards[self.t]
-        self.t += 1
-        return self.observe(), reward, self.t == len(self.rewards), False, {}
-
-
 def scripted(**options):
     def make_scripted(render_mode=None):
-        return gym.wrappers.TimeLimit(ScriptedRewards(**options), 50)
+        return gym.wrappers.TimeLimit(TapeEnv(**options), 50)
 
     return make_scripted
 

@@ -1,4 +1,4 @@
-"""Atari results: tables beside published returns, and the claims that they decide."""
+"""Atari results: tables next to published returns, and the claims that they decide."""
 
 import json
 from dataclasses import asdict

@@ -19,12 +19,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from run_dir_helpers import sentence
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from engram import checkpoint, files
-from engram.checkpoint import is_key
 from engram.errors import EngramError
+from engram.pytrees import is_key
 from engram.run_dir import create
 
 
@@ -56,19 +57,6 @@ def same(a, b):
         and np.asarray(x).tobytes() == np.asarray(y).tobytes()
         for x, y in pairs
     )
-
-
-def sentence(excinfo, *words):
-    """The message is one sentence that says these words."""
-    text = str(excinfo.value)
-    assert text.endswith(".")
-    assert "\n" not in text
-    assert all(word in text for word in words), text
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return create(tmp_path / "run", {"agent": "dqn"})
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
@@ -222,22 +210,22 @@ def test_a_folder_that_cannot_be_synced_is_not_an_error(folder, monkeypatch):
 
 
 def test_the_new_checkpoint_is_on_disk_before_it_replaces_the_old(folder, monkeypatch):
-    happened = []
+    events = []
     fsync, replace = os.fsync, os.replace
 
     def spy_fsync(fd):
-        happened.append(("fsync", os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd).st_size))
+        events.append(("fsync", os.readlink(f"/proc/self/fd/{fd}"), os.fstat(fd).st_size))
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", spy_fsync)
     monkeypatch.setattr(
-        os, "replace", lambda a, b: (happened.append(("replace", str(a), str(b))), replace(a, b))
+        os, "replace", lambda a, b: (events.append(("replace", str(a), str(b))), replace(a, b))
     )
     folder.save(state(), {})
-    beside, final = f"{folder.checkpoint}.new", str(folder.checkpoint)
-    assert happened[0] == ("fsync", beside, folder.checkpoint.stat().st_size)
-    assert happened[1] == ("replace", beside, final)
-    assert happened[2][:2] == ("fsync", str(folder.checkpoint.parent))
+    temporary, final = f"{folder.checkpoint}.new", str(folder.checkpoint)
+    assert events[0] == ("fsync", temporary, folder.checkpoint.stat().st_size)
+    assert events[1] == ("replace", temporary, final)
+    assert events[2][:2] == ("fsync", str(folder.checkpoint.parent))
 
 
 def test_an_interrupt_while_saving_leaves_the_old_checkpoint(folder, monkeypatch):
@@ -269,9 +257,11 @@ def test_a_kill_while_saving_leaves_a_whole_checkpoint(folder):
     for line in child.stdout:
         if int(line) == 5:
             break
-    beside = folder.checkpoint.with_name("state.safetensors.new")
+    temporary = folder.checkpoint.with_name("state.safetensors.new")
     deadline = time.monotonic() + 5
-    while not beside.exists() and time.monotonic() < deadline:  # so that the kill falls into a save
+    while (
+        not temporary.exists() and time.monotonic() < deadline
+    ):  # so that the kill falls into a save
         pass
     child.kill()
     child.wait()
@@ -280,7 +270,7 @@ def test_a_kill_while_saving_leaves_a_whole_checkpoint(folder):
     assert meta["n"] >= 5
     assert set(tree["x"]) == {meta["n"]}
     assert set(tree["y"]) == {-meta["n"]}
-    folder.save(template, {"n": 0})  # what the kill left beside is in nobody's way
+    folder.save(template, {"n": 0})  # what the kill left behind is in nobody's way
     assert os.listdir(folder.checkpoint.parent) == ["state.safetensors"]
 
 

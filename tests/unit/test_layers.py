@@ -13,7 +13,7 @@ import engram
 
 ROOT = Path(engram.__file__).parent
 ROOMS = [
-    "errors config types devices imports periodic",
+    "errors config types devices imports pytrees periodic",
     "episodic.knn.cpp episodic.knn.pallas episodic.knn.portable episodic.knn",
     "encoders networks optim targets running_stats vae replay_buffer",
     "episodic episodic.memory episodic.accumulator episodic.dnd",

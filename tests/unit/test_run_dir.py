@@ -10,6 +10,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from run_dir_helpers import sentence
 
 from engram.errors import EngramError
 from engram.run_dir import RunDir, create
@@ -17,19 +18,6 @@ from engram.run_dir import RunDir, create
 
 def fail(*_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def sentence(excinfo, *words):
-    """The message is one sentence that says these words."""
-    text = str(excinfo.value)
-    assert text.endswith(".")
-    assert "\n" not in text
-    assert all(word in text for word in words), text
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return create(tmp_path / "run", {"agent": "dqn"})
 
 
 def test_a_new_folder_holds_its_config_and_loads_again(tmp_path):

@@ -14,6 +14,7 @@ from jax.core import eval_jaxpr
 from jaxtyping import Array, PyTree
 
 from engram.networks import obs_size
+from engram.pytrees import is_key
 from engram.types import Spec, TimeStep
 
 Arrays = tuple[Array, ...]
@@ -30,11 +31,11 @@ class FlatPytree:
         self.leaves, self.treedef = jax.tree.flatten(structure)
 
     def flatten(self, tree: PyTree) -> Arrays:
-        return tuple(jax.random.key_data(x) if _is_key(x) else x for x in jax.tree.leaves(tree))
+        return tuple(jax.random.key_data(x) if is_key(x) else x for x in jax.tree.leaves(tree))
 
     def unflatten(self, arrays: Arrays) -> PyTree:
         leaves = [
-            jax.random.wrap_key_data(x) if _is_key(leaf) else x
+            jax.random.wrap_key_data(x) if is_key(leaf) else x
             for leaf, x in zip(self.leaves, arrays, strict=True)
         ]
         return jax.tree.unflatten(self.treedef, leaves)
@@ -134,10 +135,6 @@ def unpack_timestep(spec: Spec, arrays: Sequence[Array]) -> TimeStep:
     has_final = len(observations) > 1
     final = observations[1] if has_final else jnp.zeros((*reward.shape, 0), spec.dtype)
     return TimeStep(observations[0], reward, terminated > 0, truncated > 0, final)
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _array_types(groups: Iterable[Sequence[Array]]) -> list[tuple[Any, ...]]:

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram.config import replace
 from engram.errors import EngramError
+from engram.pytrees import signature
 from engram.runners.base import RunKeys, RunState
 from engram.types import Agent, Metrics, Spec, TimeStep
 
@@ -187,7 +188,7 @@ def realized_return(
 def _check_same_arrays(agent: Agent, function: str, initial: PyTree, state: PyTree) -> None:
     """Raises if a function of the agent changes shape or dtype of an array in its state."""
     before, after = (
-        {jax.tree_util.keystr(path): _kind(jax.typeof(x)) for path, x in leaves}
+        {jax.tree_util.keystr(path): signature(x) for path, x in leaves}
         for leaves in map(jax.tree.leaves_with_path, (initial, state))
     )
     for path in sorted({*before, *after}):
@@ -197,10 +198,6 @@ def _check_same_arrays(agent: Agent, function: str, initial: PyTree, state: PyTr
                 f"{after.get(path, 'nothing')}, but init made it {before.get(path, 'nothing')}: "
                 "keep shapes and dtypes, for example with .astype."
             )
-
-
-def _kind(x: Any) -> str:
-    return f"{x.dtype}{list(x.shape)}"
 
 
 def _split_seed(seed: Int[Array, ""]) -> RunKeys:
