@@ -35,6 +35,7 @@ class Range:
 
 
 Count = Annotated[int, Range(1)]
+WholeNumber = Annotated[int, Range(0)]
 Probability = Annotated[float, Range(0, 1)]
 Positive = Annotated[float, Range(0, excludes_low=True)]
 

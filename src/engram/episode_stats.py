@@ -12,7 +12,15 @@ EPISODES = 10
 class EpisodeStats:
     """The learning curves of R runs, in arrays of fixed size so that a checkpoint holds them."""
 
-    def __init__(self, runs: int, iterations: int, interval: int, metrics: Sequence[str]):
+    def __init__(
+        self,
+        runs: int,
+        iterations: int,
+        interval: int,
+        metrics: Sequence[str],
+        max_episode_steps: int | None = None,
+        num_envs: int = 1,
+    ):
         points = -(-iterations // interval)
         self.iterations = iterations
         self.interval = interval
@@ -21,18 +29,28 @@ class EpisodeStats:
         self.returns = np.full((points, runs), np.nan)
         """mean return of the last episodes at each log point"""
         self.metrics = np.full((points, runs, len(self.names)), np.nan)
+        self.completed = np.zeros((points, runs), np.int64)
+        """episodes that ended before the time limit, up to each log point"""
+        self.max_episode_steps = max_episode_steps or np.inf
+        self.num_completed = np.zeros(runs, np.int64)
+        self.episode_steps = np.zeros((runs, num_envs), np.int64)
+        """steps of the current episodes"""
         self.recent_returns = np.full((runs, EPISODES), np.nan)
         self.points = np.zeros((), np.int64)
         """number of log points so far"""
 
     def state(self) -> tuple[np.ndarray, ...]:
         """The arrays for a checkpoint."""
-        return self.returns, self.metrics, self.recent_returns, self.points
+        return (
+            *(self.returns, self.metrics, self.completed),
+            *(self.num_completed, self.episode_steps, self.recent_returns, self.points),
+        )
 
     def restore(self, state: tuple[np.ndarray, ...]) -> None:
         """Goes back to a saved state."""
-        arrays = (np.array(x) for x in state)
-        self.returns, self.metrics, self.recent_returns, self.points = arrays
+        arrays = [np.array(x) for x in state]
+        self.returns, self.metrics, self.completed = arrays[:3]
+        self.num_completed, self.episode_steps, self.recent_returns, self.points = arrays[3:]
 
     def add(self, returns: Float[np.ndarray, "T R E"]) -> None:
         """Adds the returns of episodes that ended; NaN where none did."""
@@ -40,6 +58,11 @@ class EpisodeStats:
         for r, ended in enumerate(per_run):
             new = ended[~np.isnan(ended)]
             self.recent_returns[r] = np.concatenate([self.recent_returns[r], new])[-EPISODES:]
+        for ended in ~np.isnan(returns):
+            self.episode_steps += 1
+            is_completed = ended & (self.episode_steps < self.max_episode_steps)
+            self.num_completed += is_completed.sum(axis=1)
+            self.episode_steps[ended] = 0
 
     def mean_returns(self) -> Float[np.ndarray, "R"]:
         """Mean return of each run's last episodes; NaN before one has ended."""
@@ -48,6 +71,7 @@ class EpisodeStats:
     def log_point(self, metrics: dict[str, Float[np.ndarray, "R"]]) -> None:
         """Adds a point to the curves."""
         self.returns[self.points] = self.mean_returns()
+        self.completed[self.points] = self.num_completed
         for i, name in enumerate(self.names):
             self.metrics[self.points, :, i] = metrics[name]
         self.points += 1

@@ -29,6 +29,7 @@ class RunConfig(NamedTuple):
 
     agent: Agent
     task: str
+    env_kwargs: dict[str, Any]
     is_custom_task: bool
     """whether a function made the environment, which must be given again"""
     seeds: tuple[int, ...]
@@ -50,6 +51,7 @@ def describe(
         "agent": agent_name(agent),
         "options": dataclasses.asdict(agent),  # pyright: ignore[reportArgumentType]
         "task": task.name,
+        "env_kwargs": dict(task.env_kwargs),
         "custom_task": not is_registered(task),
         "seeds": list(seeds),
         "steps": task.steps,
@@ -70,6 +72,7 @@ def read(folder: RunDir, agent: Agent | None = None) -> RunConfig:
         return RunConfig(
             agent,
             config["task"],
+            config.get("env_kwargs", {}),
             config["custom_task"],
             seed_numbers(list(config["seeds"])),
             config["steps"],

@@ -1,6 +1,6 @@
 """Train, resume, evaluate and load agents: the functions of the public API."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -71,17 +71,19 @@ def train(
     out: str | Path | None = None,
     use_gym: bool = False,
     hooks: Sequence[Hook] = (),
+    env_kwargs: Mapping[str, Any] | None = None,
 ) -> Result:
     """Trains `agent` on `task`, one run for each seed, all runs in one program.
 
     `agent` is an agent with its options, or a name. `task` is a registered name, `gym:ID`, or a
     function that makes an environment. `steps` counts the environment steps of one run, over all
     its `num_envs` environments. With `out`, a run folder is written there. `use_gym` steps
-    Gymnasium's environment even where the task is also written in JAX.
+    Gymnasium's environment even where the task is also written in JAX. `env_kwargs` are arguments
+    of the environment of a maze or of `gym:ID`.
     """
     for name, value in (("num_envs", num_envs), ("steps", steps)):
         check_option(name, value, Count | None)
-    task = get_task(task, steps)
+    task = get_task(task, steps, env_kwargs)
     if task.steps >= 2**31:
         raise EngramError(
             f"A run can have 2**31 - 1 steps at most, not {task.steps:,}: lower steps."
@@ -183,7 +185,11 @@ def load_training(
             )
         known_task = Task(config.task, "", partial(_missing_env, config.task), config.steps)
     else:
-        known_task = get_task(config.task if task is None else task, config.steps)
+        known_task = (
+            get_task(config.task, config.steps, config.env_kwargs)
+            if task is None
+            else get_task(task, config.steps)
+        )
         spec = known_task.inspect(config.spec.num_envs, config.spec.num_iterations)
         run_config.check_same_env(path, known_task.name, config.spec, spec)
     tasks = [known_task] * len(config.seeds)

@@ -100,7 +100,12 @@ class Training:
             log_interval = min(spec.num_iterations // MIN_LOG_POINTS, MAX_LOG_INTERVAL)
         metrics = sorted(self.runner.template()[0].metric_sums)
         self.stats = EpisodeStats(
-            len(self.seeds), spec.num_iterations, max(log_interval, 1), metrics
+            len(self.seeds),
+            spec.num_iterations,
+            max(log_interval, 1),
+            metrics,
+            spec.max_episode_steps,
+            spec.num_envs,
         )
         self.stopped: str | None = None
         """why a hook stopped the run, if one did"""

@@ -33,6 +33,20 @@ _PAPER_MBECPP = {
     "center_memory_values": False,
     "q_uses_tau": False,
 }
+_PAPER_MBEC = {
+    "gamma": 0.99,
+    "epsilon_decay": 500.0,
+    "num_neighbours": 15,
+    "chunk": 10,
+    "memory_size": 3_000,
+    "p_refine": 0.1,
+    "trajectory_loss": "recall",
+    "rewards": "model",
+    "n_step": None,
+    "refine_batch": 0,
+    "reencode": False,
+    "weigh_inputs": False,
+}
 _CLEAN = {"truncation_is_terminal": False, "gamma": 0.98, "epsilon_end": 0.0}
 _CLEAN_Q = _CLEAN | {
     "epsilon_decay": 3e3,
@@ -68,8 +82,8 @@ _ATARI_MEMORY = {
 
 PRESETS = {
     "paper": Preset(
-        "the paper's options; default of all agents but mbec++, and not on Atari",
-        {"mbec++": _PAPER_MBECPP},
+        "the paper's options; default of all agents but mbec and mbec++, and not on Atari",
+        {"mbec++": _PAPER_MBECPP, "mbec": _PAPER_MBEC},
     ),
     "tuned": Preset(
         "baselines on noisy classic control: the best of the ranges that the paper names",
@@ -82,8 +96,13 @@ PRESETS = {
         },
     ),
     "engram": Preset(
-        "default of mbec++: best on noisy classic control (docs/notebook)",
-        {"dqn": _ENGRAM, "mbec++": {}},
+        "default of mbec++, best on noisy classic control, and of mbec, best in mazes "
+        "(docs/notebook)",
+        {"dqn": _ENGRAM, "mbec++": {}, "mbec": {}},
+    ),
+    "maze": Preset(
+        "baselines in mazes: the best of the ranges that the paper names, and of gamma and epsilon",
+        {"dqn": {"epsilon_decay": 200.0}, "mfec": {"num_neighbours": 3}},
     ),
     "cartpole": Preset(
         "clean Cart Pole (results/solved)",
@@ -126,10 +145,8 @@ PRESETS = {
         "the paper's options with observations normalized to [-1, 1]",
         {
             "mbec++": _PAPER_MBECPP | {"normalize_obs": "bounds"},
-            **{
-                name: {"normalize_obs": "bounds"}
-                for name in ("dqn", "mbec", "mfec", "nec", "drqn", "ppo")
-            },
+            "mbec": _PAPER_MBEC | {"normalize_obs": "bounds"},
+            **{name: {"normalize_obs": "bounds"} for name in ("dqn", "mfec", "nec", "drqn", "ppo")},
         },
     ),
     "debug": Preset(
@@ -162,6 +179,6 @@ PRESETS = {
 
 
 def default_preset(name: str, is_atari: bool = False) -> str:
-    """The preset if none is named: `engram` for mbec++, `atari` on Atari, else `paper`."""
-    preset = "atari" if is_atari else "engram" if name == "mbec++" else "paper"
+    """The preset if none is named: `engram` for mbec and mbec++, `atari` on Atari, else `paper`."""
+    preset = "atari" if is_atari else "engram" if name in ("mbec", "mbec++") else "paper"
     return preset if name in PRESETS[preset].options else "paper"

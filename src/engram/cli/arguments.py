@@ -9,6 +9,7 @@ import tyro
 
 from engram.cli.evaluation import Eval, List, Show
 from engram.cli.paper import Campaign, Report, Reproduce
+from engram.cli.play import Play
 from engram.cli.training import Resume, Train
 from engram.config import check, convert, split_type
 from engram.errors import EngramError, nearest_names
@@ -19,6 +20,7 @@ COMMANDS: dict[str, type] = {
     "eval": Eval,
     "list": List,
     "show": Show,
+    "play": Play,
     "reproduce": Reproduce,
     "campaign": Campaign,
     "report": Report,
@@ -28,8 +30,9 @@ Reinforcement learning with episodic memory, many runs in one compiled program.
   engram train mbec++ cartpole-gaussian
   engram train dqn gym:Acrobot-v1 --seeds 5 --steps 5e4 --learning-rate 1e-3
   engram eval runs/mbec++-cartpole-gaussian --video episode.gif
-
 engram --version prints the version; --traceback shows where an error arose."""
+SEVERAL_WORDS = ("env_kwargs",)
+"""options whose value may be several words"""
 MARKERS = (
     tyro.conf.OmitArgPrefixes,
     tyro.conf.FlagConversionOff,
@@ -116,6 +119,8 @@ def read_options(words: list[str], kinds: dict[str, Any], help: str) -> dict[str
             text = "False"
         elif not equals and rest and not rest[0].startswith("--"):
             text = rest.popleft()
+            while name in SEVERAL_WORDS and rest and not rest[0].startswith("--"):
+                text += f" {rest.popleft()}"
         elif not equals and split_type(kinds[name])[0] is bool:
             text = "True"
         elif is_negated or not equals:

@@ -35,6 +35,8 @@ class Train:
     """agent steps per run; the task's default if None"""
     num_envs: Count | None = None
     """environments per run, stepped together; if None 1, for Atari 4 per gradient step"""
+    env_kwargs: str | None = None
+    """arguments of the environment: --env-kwargs size=7 trap=true"""
     preset: str | None = None
     """a named set of options (engram list)"""
     out: str | None = None
@@ -73,9 +75,11 @@ class Train:
         from engram.loggers import console
 
         seeds = read_seeds(self.seeds, self.seed)
-        task = get_task(self.task, self.steps)
+        env_kwargs = read_env_kwargs(self.env_kwargs)
+        task = get_task(self.task, self.steps, env_kwargs)
         warn_of_no_learning(self.options, task, self.num_envs)
-        out = self.out or unused_path("runs", f"{self.agent}-{task.name}")
+        name = "-".join([self.agent, task.name, *kwargs_words(task)])
+        out = self.out or unused_path("runs", name)
         runs = console.count_seeds(seeds if isinstance(seeds, int) else len(seeds))
         title = f"{self.agent} on {task.name}, {runs}, {task.format_steps(task.steps)}, into {out}"
         hooks = [console.ProgressBar(title), *tensorboard_hooks(self.tensorboard, out)]
@@ -91,6 +95,35 @@ class Train:
                 hooks=hooks,
             )
         console.print_result(result)
+
+
+def read_env_kwargs(text: str | None) -> dict[str, Any]:
+    """The arguments of an environment that words like size=7 spell."""
+    env_kwargs: dict[str, Any] = {}
+    for word in (text or "").split():
+        name, equals, value = word.partition("=")
+        if not name.isidentifier() or not equals:
+            raise EngramError(
+                f"--env-kwargs takes words like size=7 or trap=true, not {word!r}: write "
+                "name=value, with a space between two."
+            )
+        env_kwargs[name] = read_value(value)
+    return env_kwargs
+
+
+def read_value(text: str) -> Any:
+    """The number, switch or None that a text spells, else the text itself."""
+    if text in ("None", "none"):
+        return None
+    for kind in (bool, int, float):
+        if not isinstance(value := convert(text, kind), str):
+            return value
+    return text
+
+
+def kwargs_words(task: Any) -> list[str]:
+    """The arguments of a task's environment, for the name of a run folder."""
+    return [f"{name}={value}" for name, value in task.env_kwargs]
 
 
 def read_seeds(seeds: str, seed: int | None = None) -> int | tuple[int, ...]:

@@ -4,7 +4,7 @@ import importlib
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -16,6 +16,8 @@ from gymnasium.envs.registration import find_highest_version, get_env_id, parse_
 from engram.envs.atari import GAMES, PROTOCOLS, AtariEnv, AtariGame
 from engram.envs.classic_control import NO_NOISE, CartPole, MountainCar, Noise
 from engram.envs.env_checker import env_errors, one_line
+from engram.envs.maze import gym_env as maze_env
+from engram.envs.maze.tasks import MAZE_TASKS, maze_task
 from engram.envs.spaces import wrap_spaces
 from engram.envs.task import Task
 from engram.envs.wrappers import BernoulliReward, GaussianReward, RepeatedObservation
@@ -23,21 +25,32 @@ from engram.errors import EngramError, nearest_names
 from engram.imports import working_directory_importable
 
 EnvFunction = Callable[..., gym.Env]
+maze_env.register()
 GYM_REMEDY = "correct the id, or name the package that registers it, as in gym:my_package:Mine-v0"
 
 
-def get_task(task: str | Task | EnvFunction, steps: int | None = None) -> Task:
+def get_task(
+    task: str | Task | EnvFunction,
+    steps: int | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> Task:
     """The task of a name, of `gym:ID` or `atari:GAME`, or of a function that makes an environment.
 
-    `steps` replaces the task's default. No environment is made: `Task.inspect` finds its errors.
+    `steps` replaces the task's default, and `env_kwargs` arguments of the environment of a maze or
+    of `gym:ID`. No environment is made: `Task.inspect` finds its errors.
     """
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise EngramError(f"A task cannot have steps={steps!r}: give a whole number above 0.")
     match task:
+        case _ if env_kwargs and not isinstance(task, str):
+            raise EngramError(
+                "env_kwargs are for tasks by name: give them to the function that makes the "
+                "environment, as in functools.partial(make, size=8)."
+            )
         case Task():
             result = task
         case str():
-            result = _named_task(task)
+            result = _named_task(task, dict(env_kwargs or {}))
         case function if callable(function):
             name = _function_name(function)
             result = Task(name, f"your own {name}", partial(_make_own, function, name))
@@ -53,7 +66,12 @@ def is_registered(task: Task) -> bool:
     """Whether `get_task(task.name)` is this task, and not a changed copy or a function of yours."""
     if task.name.startswith(("gym:", "atari:")):
         return True
-    return task.name in TASKS and replace(task, steps=TASKS[task.name].steps) == TASKS[task.name]
+    if task.name not in TASKS:
+        return False
+    known = get_task(task.name, task.steps, dict(task.env_kwargs))
+    # With env_kwargs every call makes a new partial function, which equals no other.
+    is_same_make = bool(task.env_kwargs) or task.make is known.make
+    return is_same_make and replace(task, make=known.make) == known
 
 
 def task_names() -> list[str]:
@@ -61,7 +79,11 @@ def task_names() -> list[str]:
     return list(TASKS)
 
 
-def _named_task(name: str) -> Task:
+def _named_task(name: str, env_kwargs: dict[str, Any]) -> Task:
+    if name in MAZE_TASKS and env_kwargs:
+        return maze_task(name, env_kwargs)
+    if env_kwargs and not name.startswith("gym:") and (name in TASKS or name.startswith("atari:")):
+        raise EngramError(f"{name} takes no env_kwargs: leave them out.")
     if name in TASKS:
         return TASKS[name]
     if name.startswith("atari:"):
@@ -70,7 +92,8 @@ def _named_task(name: str) -> Task:
         id = name.removeprefix("gym:")
         with _gym_errors(id, "the import of its module"):
             _check_id(id)
-        return Task(name, f"Gymnasium's {id}", partial(_make_gym, id))
+        make = partial(_make_gym, id, **env_kwargs)
+        return Task(name, f"Gymnasium's {id}", make, env_kwargs=tuple(env_kwargs.items()))
     if name in gym.registry and not _is_ale(name):
         hint = f" Write gym:{name}."
     elif game := _atari_game(name):
@@ -283,4 +306,5 @@ TASKS = {
     **_with_noises(_CART_POLE),
     **_with_noises(_MOUNTAIN_CAR),
     **_with_noises(_LUNAR_LANDER),
+    **MAZE_TASKS,
 }

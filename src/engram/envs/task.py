@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -12,7 +13,7 @@ from gymnasium import spaces
 
 from engram.encoders import is_image
 from engram.envs.atari import FRAME_SKIP, FRAME_STACK, MAX_FRAMES, AtariGame
-from engram.envs.classic_control import NO_NOISE, Noise
+from engram.envs.classic_control import NO_NOISE
 from engram.envs.env_checker import check_env, check_spaces, env_errors
 from engram.envs.spaces import FlattenObservation, OffsetAction, find_wrapper
 from engram.errors import EngramWarning
@@ -41,8 +42,10 @@ class Task:
     """whether truncation by the time limit counts as termination, as in the paper"""
     jax_env: JaxEnv | None = None
     """the same environment in JAX, if there is one"""
-    env_params: Noise = NO_NOISE
+    env_params: Any = NO_NOISE
     """`params` of `jax_env`"""
+    env_kwargs: tuple[tuple[str, Any], ...] = ()
+    """arguments of the environment that differ from those of the task of this name"""
     atari: AtariGame | None = None
     """the game, if it is one of Atari"""
     low: tuple[float, ...] = ()

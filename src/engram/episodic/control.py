@@ -23,6 +23,9 @@ from engram.types import Spec
 
 WRITE_LR = 0.5
 """alpha_w, step size of writes and refinements"""
+WRITES_PER_STEP = 2
+"""most memories written in a step if every step is stored: so the rest of a long episode, which
+ended all at once, is soon written"""
 REWARD_HIDDEN = 32
 """hidden units of the reward model"""
 MAX_GRAD_NORM = 10.0
@@ -57,6 +60,28 @@ class EpisodicControlConfig:
     """learning rate of the reward model"""
 
 
+class StorageRules(NamedTuple):
+    """What is stored in the memory, and when; the defaults are the paper's."""
+
+    includes_reward: bool = False
+    """whether the return of a trajectory includes the reward of its last step: the memory then
+    holds Q-values, and needs no reward model"""
+    n_step: int | None = None
+    """rewards of a return before it bootstraps; all until the episode's end if None"""
+    reencodes: bool = False
+    """whether memories know their step, so that their keys can be re-encoded"""
+
+
+PAPER_RULES = StorageRules()
+
+
+class PendingKey(NamedTuple):
+    """A key that waits for its return, and the number of its step if keys are re-encoded."""
+
+    tau: Float[Array, "E H"]
+    source: Int[Array, "E"] | None
+
+
 class EpisodicState(NamedTuple):
     """The state of episodic control in one run."""
 
@@ -75,10 +100,16 @@ class EpisodicState(NamedTuple):
     """trajectories that wait for their return"""
     trajectory_loss: Float[Array, ""]
     """last loss of the trajectory model"""
+    key_model: TrajectoryModel | None = None
+    """the copy of the trajectory model that makes keys, if keys are re-encoded"""
 
 
 def init(
-    config: EpisodicControlConfig, spec: Spec, num_features: int, key: Key[Array, ""]
+    config: EpisodicControlConfig,
+    spec: Spec,
+    num_features: int,
+    key: Key[Array, ""],
+    rules: StorageRules = PAPER_RULES,
 ) -> EpisodicState:
     """An empty memory and new models."""
     models_key = jax.random.split(key)[0]  # as when the published runs were trained
@@ -92,7 +123,7 @@ def init(
     tau = zero_state(spec.num_envs, config.trajectory_dim)
     capacity = accumulator.capacity_for(spec.max_episode_steps, config.chunk)
     return EpisodicState(
-        memory=mem.init_memory(config.memory_size, config.trajectory_dim),
+        memory=mem.init_memory(config.memory_size, config.trajectory_dim, rules.reencodes),
         trajectory_model=trajectory,
         reward_model=reward,
         trajectory_opt_state=make_optimizer(config.trajectory_lr, MAX_GRAD_NORM).init(trajectory),
@@ -100,9 +131,18 @@ def init(
         tau=tau,
         prev_tau=tau,
         episode_step=jnp.zeros(spec.num_envs, jnp.int32),
-        pending=accumulator.init_pending(tau.h, capacity),
+        pending=accumulator.init_pending(_pending_key(rules, spec, tau, 0), capacity),
         trajectory_loss=jnp.zeros(()),
+        key_model=trajectory if rules.reencodes else None,
     )
+
+
+def _pending_key(
+    rules: StorageRules, spec: Spec, tau: LSTMState, iteration: Int[Array, ""] | int
+) -> PendingKey:
+    """The key of the step that an iteration took in each environment."""
+    source = iteration * spec.num_envs + jnp.arange(spec.num_envs)
+    return PendingKey(tau.h, source if rules.reencodes else None)
 
 
 # Planning
@@ -129,9 +169,10 @@ def predict_trajectories(
 ) -> LSTMState:
     """T_phi([s, a], tau) for every action, [B A H]."""
 
+    model = state.key_model or state.trajectory_model
+
     def one_action(features, tau, action):
-        pair = trajectory_model.state_action(features, action, num_actions)
-        return state.trajectory_model(tau, pair)
+        return model(tau, trajectory_model.state_action(features, action, num_actions))
 
     all_actions = jax.vmap(one_action, in_axes=(None, None, 0))
     return jax.vmap(all_actions, in_axes=(0, 0, None))(features, tau, jnp.arange(num_actions))
@@ -204,13 +245,21 @@ def plan_values(
     spec: Spec,
     features: Float[Array, "E S"],
     episode_start: Bool[Array, "E"],
+    rules: StorageRules = PAPER_RULES,
 ) -> tuple[Plan, Float[Array, "E A"], LSTMState]:
     """For greedy play: the plan, Q_MBEC by the mean rule, and tau before the action."""
     tau = reset_where(state.tau, episode_start)
     planned = plan(state, features, tau, spec.num_actions)
     near = lookup(state, config, planned.tau.h.reshape(-1, config.trajectory_dim))
     value = read(state, config, near).reshape(planned.reward.shape)
-    return planned, planned.reward + config.gamma * value, tau  # Eq. 6
+    return planned, q_values(config, rules, planned, value), tau
+
+
+def q_values(
+    config: Any, rules: StorageRules, plan: Plan, value: Float[Array, "B A"]
+) -> Float[Array, "B A"]:
+    """Q_MBEC of the planned trajectories, from their value in the memory."""
+    return value if rules.includes_reward else plan.reward + config.gamma * value  # Eq. 6
 
 
 # One step of Algorithm 1
@@ -257,48 +306,94 @@ def episodic_step(
     result: StepResult,
     step: Int[Array, ""],
     uniforms: StepUniforms,
+    rules: StorageRules = PAPER_RULES,
 ) -> tuple[EpisodicState, Decision]:
-    """Algorithm 1 but for the choice: plan (Eq. 6), refine (Eq. 3, 4), write one memory (Eq. 2)."""
+    """Algorithm 1 but for the choice: plan (Eq. 6), refine (Eq. 3, 4), write memories (Eq. 2)."""
     num_envs, num_actions = spec.num_envs, spec.num_actions
+    has_step = state.episode_step > 0
     chunk_is_full = state.episode_step % config.chunk == 0
     if config.store_final:
         chunk_is_full |= result.done
-    pending = accumulator.add_reward(state.pending, result.reward, config.gamma)
-    pending = accumulator.append(pending, state.tau.h, chunk_is_full & (state.episode_step > 0))
+    key = _pending_key(rules, spec, state.tau, step - 1)
+    pending = state.pending
+    if rules.includes_reward:
+        pending = accumulator.append(pending, key, chunk_is_full & has_step)
+        pending = accumulator.add_reward(pending, result.reward, config.gamma)
+    else:
+        pending = accumulator.add_reward(pending, result.reward, config.gamma)
+        pending = accumulator.append(pending, key, chunk_is_full & has_step)
     tau = reset_where(state.tau, result.done)
     planned = plan(state, result.features, tau, num_actions)
 
-    env = jnp.arange(num_envs)
-    oldest_tau = pending.entry[env, pending.head]
+    num_writes = 1 if rules == PAPER_RULES else WRITES_PER_STEP
+    oldest_tau = accumulator.peek(pending, num_writes).entry.tau.reshape(num_envs * num_writes, -1)
     planned_tau = planned.tau.h.reshape(num_envs * num_actions, -1)
     near = lookup(state, config, jnp.concatenate([planned_tau, tau.h, oldest_tau, state.tau.h]))
-    sizes = (num_envs * num_actions, num_envs, num_envs, num_envs)
+    sizes = (num_envs * num_actions, num_envs, num_envs * num_writes, num_envs)
     near_planned, near_current, near_oldest, near_reached = mem.split(near, sizes)
     use_max = draw_read_rule(config.p_read, uniforms.read_rule)
     value = read(state, config, near_planned, use_max).reshape(num_envs, num_actions)
-    q = planned.reward + config.gamma * value  # Eq. 6
-
-    bootstrap = jnp.where(result.terminal, 0.0, read(state, config, near_reached))
-    pending = accumulator.close(pending, result.done, bootstrap)
-    is_closed = (pending.count > 0) & ~pending.is_open[env, pending.head]
+    q = q_values(config, rules, planned, value)
+    best_q = jnp.max(mask_actions(spec, q), axis=-1)  # Eq. 3
 
     num_written = config.num_write_neighbours or config.num_neighbours
-    best_q = jnp.max(mask_actions(spec, q), axis=-1)  # Eq. 3
     is_refined = uniforms.refine < config.p_refine
+    if rules.includes_reward:
+        # `best_q` belongs to the next episode where one was truncated.
+        continued = jnp.where(result.done, read(state, config, near_reached), best_q)
+        next_value = jnp.where(result.terminal, 0.0, continued)
+        near_refined, refined = near_reached, result.reward + config.gamma * next_value
+        is_refined &= has_step
+    else:
+        next_value = jnp.where(result.terminal, 0.0, read(state, config, near_reached))
+        near_refined, refined = near_current, best_q
     memory = mem.refine(
-        state.memory, mem.nearest(near_current, num_written), best_q, WRITE_LR, is_refined
+        state.memory, mem.nearest(near_refined, num_written), refined, WRITE_LR, is_refined
     )
+
+    pending = accumulator.close(pending, result.done, next_value, rules.n_step)
+    closed = accumulator.peek(pending, num_writes)
+    source = closed.entry.source
     memory = mem.write(
         memory,
         mem.nearest(near_oldest, num_written),
         oldest_tau,
-        pending.returns[env, pending.head],
+        closed.returns.ravel(),
         WRITE_LR,
-        is_closed,
+        closed.mask.ravel(),
         step,
+        source=None if source is None else source.ravel(),
     )
-    state = state._replace(memory=memory, pending=accumulator.drop(pending, is_closed))
+    pending = accumulator.drop(pending, jnp.sum(closed.mask, axis=-1))
+    state = state._replace(memory=memory, pending=pending)
     return state, Decision(tau, planned, q)
+
+
+def refine_past(
+    state: EpisodicState,
+    config: Any,
+    spec: Spec,
+    reached: StepResult,
+    tau: LSTMState,
+    rules: StorageRules,
+    use_max: Bool[Array, ""],
+) -> EpisodicState:
+    """Refines the memory at past trajectories, from what their last steps led to.
+
+    Repeated over all of experience this is value iteration with a kernel.
+    """
+    planned = plan(state, reached.features, tau, spec.num_actions)
+    count, num_actions = planned.reward.shape
+    queries = jnp.concatenate([planned.tau.h.reshape(count * num_actions, -1), tau.h])
+    near_planned, near_tau = mem.split(lookup(state, config, queries), (count * num_actions, count))
+    value = read(state, config, near_planned, use_max).reshape(count, num_actions)
+    best_q = jnp.max(mask_actions(spec, q_values(config, rules, planned, value)), axis=-1)
+    refined = jnp.where(reached.terminal, 0.0, best_q)
+    if rules.includes_reward:
+        refined = reached.reward + config.gamma * refined
+    num_written = config.num_write_neighbours or config.num_neighbours
+    memory = mem.refine(state.memory, mem.nearest(near_tau, num_written), refined, WRITE_LR)
+    return state._replace(memory=memory)
 
 
 def append_action(

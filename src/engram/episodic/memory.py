@@ -26,6 +26,8 @@ class Memory(NamedTuple):
     """iteration in which a slot was last written or read by a decision"""
     num_inserted: Int[Array, ""]
     """insertions so far; the next slot of a FIFO memory is num_inserted % N"""
+    source: Int[Array, "N"] | None = None
+    """number of the step whose trajectory is the key, in memories whose keys are re-encoded"""
 
     @property
     def size(self) -> Int[Array, ""]:
@@ -43,13 +45,14 @@ class Neighbours(NamedTuple):
     """whether the query itself is stored, in the first of the slots"""
 
 
-def init_memory(memory_size: int, key_size: int) -> Memory:
+def init_memory(memory_size: int, key_size: int, has_source: bool = False) -> Memory:
     """An empty memory."""
     return Memory(
         keys=jnp.zeros((memory_size, key_size)),
         values=jnp.zeros(memory_size),
         last_used=jnp.zeros(memory_size, jnp.int32),
         num_inserted=jnp.zeros((), jnp.int32),
+        source=jnp.zeros(memory_size, jnp.int32) if has_source else None,
     )
 
 
@@ -131,12 +134,13 @@ def write(
     mask: Bool[Array, "Q"] | bool = True,
     step: Int[Array, ""] | int = 0,
     eviction: Eviction = "fifo",
+    source: Int[Array, "Q"] | None = None,
 ) -> Memory:
     """Moves the neighbours towards `value` (Eq. 2), then inserts each new `tau` with its value."""
     mask = jnp.broadcast_to(mask, value.shape)
     memory = refine(memory, near, value, write_lr, mask)
     is_new = mask & ~near.exact & is_first(tau, mask)
-    return insert(memory, tau, value, is_new, step, eviction)
+    return insert(memory, tau, value, is_new, step, eviction, source)
 
 
 def insert(
@@ -146,6 +150,7 @@ def insert(
     mask: Bool[Array, "Q"],
     step: Int[Array, ""] | int = 0,
     eviction: Eviction = "fifo",
+    source: Int[Array, "Q"] | None = None,
 ) -> Memory:
     """Inserts new keys; in a full memory they replace the earliest or least recently used slots."""
     order = jnp.cumsum(mask) - 1
@@ -157,11 +162,15 @@ def insert(
         slots = jnp.where(is_free, slots, oldest[0, order % oldest.shape[1]])
     # Masked by an index out of bounds: `cond` under `vmap` would copy the table.
     slots = jnp.where(mask, slots, capacity)
+    sources = memory.source
+    if sources is not None:
+        sources = sources.at[slots].set(source, mode="drop")
     return Memory(
         keys=memory.keys.at[slots].set(tau, mode="drop"),
         values=memory.values.at[slots].set(value, mode="drop"),
         last_used=memory.last_used.at[slots].set(step, mode="drop"),
         num_inserted=memory.num_inserted + jnp.sum(mask, dtype=jnp.int32),
+        source=sources,
     )
 
 

@@ -1,5 +1,7 @@
 """Training of the trajectory model (Eq. 1) and the reward model (Eq. 5)."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree
@@ -25,11 +27,13 @@ def train_trajectory_model(
     replay: Transition,
     step: Int[Array, ""],
     key: Key[Array, ""],
+    model_input: Callable[[Array], Array] | None = None,
 ) -> EpisodicState:
     """Every L environment steps, with probability p_rec, one gradient step on the TR or TP loss.
 
     The samples are the current episodes of all environments. Steps count from the run's start and
-    not from the episode's, so that all runs train at once.
+    not from the episode's, so that all runs train at once. `model_input` makes the model's inputs
+    of what replay holds.
     """
     if config.trajectory_loss == "none":
         return state
@@ -45,7 +49,9 @@ def train_trajectory_model(
 
     def train():
         cue_key, noise_key, coin_key = jax.random.split(key, 3)
-        samples = recall_samples(config, spec, state.episode_step - 1, replay, step, cue_key)
+        samples = recall_samples(
+            config, spec, state.episode_step - 1, replay, step, cue_key, model_input
+        )
         noise_keys = jax.random.split(noise_key, spec.num_envs)
         optimizer = make_optimizer(config.trajectory_lr, MAX_GRAD_NORM)
         after = gradient_step(optimizer, loss, *before[:2], samples, noise_keys)
@@ -67,6 +73,7 @@ def recall_samples(
     replay: Transition,
     step: Int[Array, ""],
     key: Key[Array, ""],
+    model_input: Callable[[Array], Array] | None = None,
 ) -> RecallSample:
     """The newest chunk of each environment's episode, and cues from anywhere in it.
 
@@ -79,6 +86,8 @@ def recall_samples(
     def pairs(iteration):
         index = iteration % rows, env[:, None]
         inputs = replay.model_input[index]
+        if model_input is not None:
+            inputs = model_input(inputs)
         return trajectory_model.state_action(inputs, replay.action[index], spec.num_actions)
 
     length = max(config.chunk, 2)

@@ -8,6 +8,7 @@ from engram.paper.atari import ATARI
 from engram.paper.convergence import CONVERGENCE
 from engram.paper.engram_preset import ENGRAM_PARTS, ENGRAM_PRESET
 from engram.paper.experiment import Claim, Experiment, ExperimentResults
+from engram.paper.maze import MAZE, MAZE_PARTS
 from engram.paper.new_seeds import NEW_SEEDS
 from engram.paper.noisy_control import CLEAN_CONTROL, CONTRIBUTIONS, NOISY_CONTROL
 from engram.paper.parameters import PARAMETERS
@@ -19,35 +20,6 @@ from engram.paper.verdicts import Comparison
 def no_comparisons(results: ExperimentResults) -> Sequence[Comparison]:
     return ()
 
-
-MAZE = Experiment(
-    name="maze",
-    paper="Figures 2 and 3, and the appendix's maze figures",
-    unavailable="the mazes are not implemented",
-    claims=(
-        Claim(
-            1,
-            "As noise grows MFEC fails, DQN ends worse than random, MBEC stays much better than "
-            "both.",
-            no_comparisons,
-            "",
-        ),
-        Claim(2, "With traps MBEC is best in reward and completed episodes.", no_comparisons, ""),
-        Claim(
-            3,
-            "In dynamic mazes the TR loss is 5 to 10% better than the TP loss, and an untrained "
-            "model poor.",
-            no_comparisons,
-            "",
-        ),
-        Claim(
-            10,
-            "Of all p_read, 0.7 is the most stable and the fastest (5x5 maze).",
-            no_comparisons,
-            "",
-        ),
-    ),
-)
 
 NAVIGATION = Experiment(
     name="navigation",
@@ -79,6 +51,7 @@ EXPERIMENTS = {
         ENGRAM_PRESET,
         ENGRAM_PARTS,
         NEW_SEEDS,
+        MAZE_PARTS,
         ATARI,
         NAVIGATION,
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engram.agents import agent_name
-from engram.envs import get_task
 from engram.errors import Interrupted
 from engram.paper.experiment import Experiment
 from engram.paper.runs import Run
@@ -39,7 +38,7 @@ class Part(NamedTuple):
 
     def __str__(self) -> str:
         labels = dict.fromkeys(run.label for run in self.runs)
-        tasks = dict.fromkeys(run.task for run in self.runs)
+        tasks = dict.fromkeys(run.task_name for run in self.runs)
         work = f"{', '.join(labels)} on {', '.join(tasks)}" if self.runs else "computation"
         return f"{self.experiment}, part {self.number} ({work})"
 
@@ -65,7 +64,7 @@ def cost(runs: Sequence[Run]) -> float:
     """The approximate duration, in arbitrary units."""
     total = 0.0
     for run in runs:
-        task = get_task(run.task, run.steps)
+        task = run.get_task()
         step_cost = (1 if task.jax_env else GYM_COST) * AGENT_COST.get(agent_name(run.agent), 1.0)
         total += run.num_seeds * task.steps * step_cost
     return total or COMPUTE_COST

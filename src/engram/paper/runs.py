@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engram import runners
-from engram.agents import agent_name
-from engram.envs import get_task
+from engram.agents import agent_name, make
+from engram.envs import Task, get_task
 from engram.errors import EngramError
 from engram.files import atomic_write, write_json
 from engram.paper.running import train
@@ -43,6 +43,16 @@ class Run:
     """agent steps; the task's default if None"""
     seeds: int | tuple[int, ...] = 10
     """the number of seeds, counted from 0, or the seeds themselves"""
+    env_kwargs: tuple[tuple[str, Any], ...] = ()
+    """arguments of the task's environment"""
+
+    @property
+    def task_name(self) -> str:
+        """The task with the arguments of its environment, in names of files and in tables."""
+        return "-".join([self.task, *(f"{name}={value}" for name, value in self.env_kwargs)])
+
+    def get_task(self) -> Task:
+        return get_task(self.task, self.steps, dict(self.env_kwargs))
 
     @property
     def seed_numbers(self) -> tuple[int, ...]:
@@ -54,7 +64,7 @@ class Run:
 
     def file(self, results: Path) -> Path:
         name = re.sub(r"[^\w.+=-]+", "-", self.label)
-        return results / self.folder / f"{self.task}-{name}.json"
+        return results / self.folder / f"{self.task_name}-{name}.json"
 
     def quick(self) -> "Run":
         """A small version that only shows that it works."""
@@ -66,9 +76,11 @@ class RunResult(NamedTuple):
 
     summary: dict[str, Any]
     curves: Curves
+    completed: Curves = {}
+    """for each seed its steps and the number of completed episodes; empty in older results"""
 
     def per_seed(self, measure: str) -> np.ndarray:
-        """The `final` return or the `auc` of every seed."""
+        """The `final` return, the `auc` or the `completed` episodes of every seed."""
         return np.array(self.summary[measure]["per_seed"])
 
 
@@ -84,15 +96,17 @@ def load(run: Run, results: Path) -> RunResult | None:
     try:
         stored = json.loads(file.read_text())
         curves = read_curves(file.with_suffix(".csv"))
+        completed = read_curves(file.with_suffix(".csv"), "completed")
         identity = (stored["agent"], stored["task"], stored["steps"], stored["seeds"])
+        identity += tuple(stored.get("env_kwargs", {}).items())
         options = stored["options"]
     except (OSError, ValueError, KeyError) as error:
         raise EngramError(
             f"{file} or its .csv cannot be read ({error!r}): "
             "remove both, and the next reproduction trains it again."
         ) from error
-    steps = get_task(run.task, run.steps).steps
-    declared = (agent_name(run.agent), run.task, steps, list(run.seed_numbers))
+    declared = (agent_name(run.agent), run.task, run.get_task().steps, list(run.seed_numbers))
+    declared += run.env_kwargs
     differing = differing_options(run.agent, options)
     if identity != declared or differing:
         difference = ", ".join(differing) or " ".join(map(str, identity))
@@ -100,7 +114,7 @@ def load(run: Run, results: Path) -> RunResult | None:
             f"{file} is of another run ({difference}): "
             "remove it, and the next reproduction trains the declared one."
         )
-    return RunResult(stored, curves)
+    return RunResult(stored, curves, completed)
 
 
 def agent_options(agent: Agent) -> dict[str, Any]:
@@ -110,22 +124,26 @@ def agent_options(agent: Agent) -> dict[str, Any]:
 def differing_options(agent: Agent, options: dict[str, Any]) -> list[str]:
     """Each option of the agent whose stored value is another, as `name value`.
 
-    An option that a file lacks did not exist yet, and had its present default."""
-    stored = agent_options(type(agent)()) | options
+    An option that a file lacks did not exist yet, and the agent did as the paper's."""
+    stored = agent_options(make(agent_name(agent), "paper")) | options
     declared = agent_options(agent)
     return [f"{name} {stored[name]}" for name in declared if stored[name] != declared[name]]
 
 
-def read_curves(file: Path) -> Curves:
-    """Steps and returns of every seed."""
+def read_curves(file: Path, column: str = "return") -> Curves:
+    """Steps and a column of every seed; none if the file lacks the column."""
+    with file.open() as lines:
+        names = lines.readline().strip().split(",")
+    if column not in names:
+        return {}
     table = np.loadtxt(file, delimiter=",", skiprows=1, ndmin=2)
     by_seed = {int(seed): table[table[:, 0] == seed] for seed in np.unique(table[:, 0])}
-    return {seed: (rows[:, 1], rows[:, 2]) for seed, rows in by_seed.items()}
+    return {s: (rows[:, 1], rows[:, names.index(column)]) for s, rows in by_seed.items()}
 
 
 def load_all(runs: Iterable[Run], results: Path) -> RunResults:
     """The results of all runs that have one."""
-    loaded = {(run.task, run.label): load(run, results) for run in runs}
+    loaded = {(run.task_name, run.label): load(run, results) for run in runs}
     return {key: result for key, result in loaded.items() if result is not None}
 
 
@@ -136,8 +154,9 @@ def group_by_program(runs: Sequence[Run]) -> list[list[Run]]:
     there each task has a program of its own."""
     groups: dict[Any, list[Run]] = {}
     for run in dict.fromkeys(runs):
-        task = get_task(run.task, run.steps)
-        shape = _program_shape(run.agent), _spec(run.task, task.steps), task.jax_env or run.task
+        task = run.get_task()
+        spec = _spec(run.task, task.steps, run.env_kwargs)
+        shape = _program_shape(run.agent), spec, task.jax_env or run.task_name
         groups.setdefault(shape, []).append(run)
     return list(groups.values())
 
@@ -152,8 +171,8 @@ def _program_shape(agent: Agent) -> Agent:
 
 
 @cache
-def _spec(task: str, steps: int) -> Spec:
-    return get_task(task, steps).spec(1, steps)
+def _spec(task: str, steps: int, env_kwargs: tuple[tuple[str, Any], ...]) -> Spec:
+    return get_task(task, steps, dict(env_kwargs)).spec(1, steps)
 
 
 def train_group(
@@ -166,7 +185,7 @@ def train_group(
     """Trains the runs of one group together, writes their results and returns the seconds.
 
     It stops at the time `until`; called again, it continues."""
-    tasks = [get_task(run.task, run.steps) for run in runs]
+    tasks = [run.get_task() for run in runs]
     agent, options = common([run.agent for run in runs], [run.num_seeds for run in runs])
     label = f"{runs[0].folder} {agent_name(agent)} {tasks[0].name.partition('-')[0]}"
     seed_tasks = [task for task, run in zip(tasks, runs, strict=True) for _ in run.seed_numbers]
@@ -190,12 +209,14 @@ def write_result(run: Run, training: Training, first: int, results: Path) -> Non
     steps = stats.steps(1)
     curves: Curves = {seed: (steps, stats.returns[:, first + i]) for i, seed in enumerate(seeds)}
     text = io.StringIO()
+    completed = stats.completed[:, first : first + len(seeds)]
     rows = [
-        (seed, int(step), f"{value:.4g}")
-        for seed in seeds
-        for step, value in zip(*curves[seed], strict=True)
+        (seed, int(step), f"{value:.4g}", count)
+        for i, seed in enumerate(seeds)
+        for step, value, count in zip(*curves[seed], completed[:, i], strict=True)
     ]
-    csv.writer(text, lineterminator="\n").writerows([("seed", "step", "return"), *rows])
+    header = ("seed", "step", "return", "completed")
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
     means = stats.metrics[:, first : first + len(seeds)].mean(axis=1)
     metrics = {
         metric: [float(f"{x:.4g}") for x in means[:, i]] for i, metric in enumerate(stats.names)
@@ -205,6 +226,7 @@ def write_result(run: Run, training: Training, first: int, results: Path) -> Non
     task = training.tasks[first]
     protocol = {
         "task": task.name,
+        "env_kwargs": dict(task.env_kwargs),
         "agent": agent_name(run.agent),
         "options": agent_options(run.agent),
         "steps": task.steps,
@@ -214,8 +236,9 @@ def write_result(run: Run, training: Training, first: int, results: Path) -> Non
         "runs_in_one_program": len(training.seeds),
         "seconds_with_compilation": training.wall_seconds,
     } | describe_machine()
+    figures = summary(curves) | {"completed": {"per_seed": completed[-1].tolist()}}
     # The JSON is written last: its existence means that the result is complete.
-    write_json(file, summary(curves) | protocol | {"metrics": metrics})
+    write_json(file, figures | protocol | {"metrics": metrics})
 
 
 def common(

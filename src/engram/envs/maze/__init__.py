@@ -1,0 +1,1 @@
+"""Mazes: the paper's grid worlds, for Gymnasium and in JAX."""

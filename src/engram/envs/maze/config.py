@@ -1,0 +1,140 @@
+"""The arguments of a maze, checked, and what follows from them: its layout, rewards and images."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Bool, Int, UInt8
+
+from engram.envs.maze.layout import (
+    SAMPLE_SIZES,
+    Layout,
+    check_size,
+    make_layout,
+    parse,
+    sample_layout,
+)
+from engram.errors import EngramError
+
+MAX_EPISODE_STEPS = 1_000
+GOAL_REWARD, WALL_REWARD, TRAP_REWARD = 1.0, -1.0, -2.0
+NUM_FEATURES = 512
+
+WALL_PIXELS, CELL_PIXELS = 2, 8
+PALETTE = np.array(
+    [(255, 255, 255), (45, 45, 60), (220, 50, 47), (245, 165, 35), (38, 110, 215)], np.uint8
+)
+FREE, WALL, GOAL, TRAP, AGENT = range(5)
+"""indices of `PALETTE`"""
+
+
+@dataclass(frozen=True)
+class MazeConfig:
+    """The arguments of `engram/Maze-v0`."""
+
+    size: int = 3
+    """n, rows and columns"""
+    maze: str | None = None
+    """sample: the paper's, of size 3 or 5; random: one random maze; dynamic: a new random maze in
+    every episode; or a drawing in text. None is the sample if there is one of this size, else
+    random"""
+    maze_seed: int = 0
+    """seed of the one random maze"""
+    loop_rate: float = 0.0
+    """probability that a random maze lacks any one wall that it could have, which makes loops"""
+    observation: Literal["position", "image", "features"] = "position"
+    """x and y; an RGB image; or x, y and 512 features of the image"""
+    trap: bool = False
+    """whether there is a trap, in a random cell in every episode; its position is observed too"""
+    dropout_rate: float = 0.0
+    """probability that any one of the 512 features is 0"""
+    features: str = "random"
+    """network of the features: random, squeezenet, or a file of torchvision's ResNet-18 weights"""
+
+    def __post_init__(self):
+        check_size(self.size)
+        if self.observation not in ("position", "image", "features"):
+            raise EngramError(
+                f"A maze has no observation {self.observation!r}: choose position, image or "
+                "features."
+            )
+        for name in ("loop_rate", "dropout_rate"):
+            rate = getattr(self, name)
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+                raise EngramError(f"{name} must be a number from 0 to 1, not {rate!r}.")
+        if self.dropout_rate == 1:
+            raise EngramError("dropout_rate must be below 1, or no feature is left.")
+        if self.dropout_rate and self.observation != "features":
+            raise EngramError(
+                "dropout_rate is for image features: set observation to features, or leave it out."
+            )
+        if self.observation == "features" and (self.trap or self.is_dynamic):
+            raise EngramError(
+                "Image features need one maze without a trap: choose observation image or "
+                "position, or neither trap nor dynamic."
+            )
+        if self.maze is not None and "+" in self.maze:
+            rows = self.layout.shape[0]
+            if rows != self.size:
+                object.__setattr__(self, "size", rows)
+        elif self.maze not in (None, "sample", "random", "dynamic"):
+            raise EngramError(
+                f"There is no maze {self.maze!r}: choose sample, random or dynamic, or draw one."
+            )
+        if self.maze == "sample":
+            sample_layout(self.size)
+        if self.trap and self.size**2 < 3:
+            raise EngramError("A trap needs a cell beside start and goal: choose a larger size.")
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether every episode has a new maze."""
+        return self.maze == "dynamic"
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The layout of the one maze; of a dynamic one, that of the first random maze."""
+        if self.maze is not None and "+" in self.maze:
+            return parse(self.maze)
+        if self.maze == "sample" or (self.maze is None and self.size in SAMPLE_SIZES):
+            return sample_layout(self.size)
+        return make_layout(self.size, self.maze_seed, self.loop_rate)
+
+    @property
+    def step_reward(self) -> float:
+        """Reward of a step to a free cell."""
+        return -0.1 / self.size**2
+
+    @property
+    def goal(self) -> tuple[int, int]:
+        return self.size - 1, self.size - 1
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        return len(self.pixel_blocks), len(self.pixel_blocks), 3
+
+    @cached_property
+    def pixel_blocks(self) -> Int[np.ndarray, "P"]:
+        """For each pixel of a row, its block: walls have even numbers, cells odd ones."""
+        widths = [WALL_PIXELS, CELL_PIXELS] * self.size + [WALL_PIXELS]
+        return np.repeat(np.arange(2 * self.size + 1), widths)
+
+
+def draw_image(
+    config: MazeConfig,
+    layout: Bool[np.ndarray, "n n 4"],
+    agent: tuple[int, int],
+    trap: tuple[int, int] | None = None,
+) -> UInt8[np.ndarray, "P P 3"]:
+    """The image that an agent observes, [row, column, channel]."""
+    size = config.size
+    blocks = np.full((2 * size + 1, 2 * size + 1), WALL)  # [x, y]
+    blocks[1::2, 1::2] = FREE
+    blocks[1::2, 2:-1:2][layout[:, :-1, 1]] = FREE
+    blocks[2:-1:2, 1::2][layout[:-1, :, 2]] = FREE
+    marks = [(config.goal, GOAL), *([(trap, TRAP)] if trap else []), (agent, AGENT)]
+    for (x, y), colour in marks:
+        blocks[2 * x + 1, 2 * y + 1] = colour
+    pixels = config.pixel_blocks
+    return PALETTE[blocks[pixels[None, :], pixels[:, None]]]

@@ -1,0 +1,179 @@
+"""Re-encoding: the keys of all memories are computed anew from the steps that they came from.
+
+Keys are made by networks and statistics that change with experience. Here they are made by a copy
+that stands still. Now and then, each time experience has grown by half, the copy is renewed and so
+is every key, so that at any time all keys are of one encoder.
+"""
+
+from itertools import takewhile
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, Int, Shaped
+
+from engram.episodic.control import EpisodicState
+from engram.episodic.image_encoder import ImageEncoder, num_features
+from engram.episodic.trajectory_model import TrajectoryModel, state_action
+from engram.networks import LSTMState, reset_where
+from engram.replay_buffer import Transition
+from engram.types import Spec
+
+MAX_DEVIATIONS = 5.0
+"""clipping range of standardized features"""
+FIRST_STEP = 16
+GROWTH = 1.5
+"""keys are re-encoded after 16 iterations, after half as many more, and so on"""
+
+
+class InputEncoder(NamedTuple):
+    """Makes the trajectory model's inputs of observations."""
+
+    encoder: ImageEncoder | None
+    mean: Float[Array, "F"]
+    weight: Float[Array, "F"]
+
+    def __call__(self, obs: Shaped[Array, "*B S"]) -> Float[Array, "*B F"]:
+        deviations = (_encode(self.encoder, obs) - self.mean) * self.weight
+        return jnp.clip(deviations, -MAX_DEVIATIONS, MAX_DEVIATIONS)
+
+
+def init_inputs(spec: Spec, encoder: ImageEncoder | None) -> InputEncoder:
+    """Passes features on as they are, until there is experience."""
+    size = num_features(spec, encoder)
+    return InputEncoder(encoder, jnp.zeros(size), jnp.ones(size))
+
+
+def _encode(encoder: ImageEncoder | None, obs: Shaped[Array, "*B S"]) -> Float[Array, "*B F"]:
+    if encoder is None:
+        return obs
+    flat = jax.vmap(encoder)(obs.reshape(-1, obs.shape[-1]))
+    return flat.reshape(*obs.shape[:-1], -1)
+
+
+def schedule(num_iterations: int) -> list[int]:
+    """The iterations after which keys are re-encoded."""
+    steps = (round(FIRST_STEP * GROWTH**n) for n in range(100))
+    return list(takewhile(lambda step: step < num_iterations, steps))
+
+
+class FeatureSums(NamedTuple):
+    """Sums over steps of features, squares, and products with those of the next step."""
+
+    count: Float[Array, ""]
+    total: Float[Array, "F"]
+    squares: Float[Array, "F"]
+    pairs: Float[Array, ""]
+    products: Float[Array, "F"]
+
+
+def persistence_weights(
+    sums: FeatureSums, is_weighed: bool = True
+) -> tuple[Float[Array, "F"], Float[Array, "F"]]:
+    """Mean and weight of each feature: its autocorrelation over one step, per standard deviation.
+
+    What does not outlast a step is noise to a trajectory. The autocorrelation is lowered by two of
+    its standard errors, so that noise has weight 0 even after few steps. Without `is_weighed`, the
+    weight is one per standard deviation.
+    """
+    count, pairs = jnp.maximum(sums.count, 1), jnp.maximum(sums.pairs, 1)
+    mean = sums.total / count
+    variance = jnp.maximum(sums.squares / count - mean**2, 0.0)
+    std = jnp.sqrt(variance)
+    varies = std > 1e-4 * jnp.abs(mean) + 1e-8  # less is rounding
+    std = jnp.where(varies, std, 1.0)
+    autocorrelation = (sums.products / pairs - mean**2) / std**2
+    weight = jnp.clip(autocorrelation - 2 / jnp.sqrt(count), 0.0, 1.0)
+    return mean, jnp.where(varies, (weight if is_weighed else 1.0) / std, 0.0)
+
+
+def feature_sums(
+    encoder: ImageEncoder | None, replay: Transition, first: Int[Array, ""], step: Int[Array, ""]
+) -> FeatureSums:
+    """Sums over the steps of iterations `first` to `step` - 1, which replay holds."""
+    rows = replay.action.shape[0]
+
+    def add_row(iteration, carry):
+        sums, previous, continues = carry
+        row = iteration % rows
+        features = _encode(encoder, replay.obs[row])
+        products = jnp.where(continues[:, None], features * previous, 0.0)
+        sums = FeatureSums(
+            count=sums.count + len(features),
+            total=sums.total + jnp.sum(features, axis=0),
+            squares=sums.squares + jnp.sum(features**2, axis=0),
+            pairs=sums.pairs + jnp.sum(continues),
+            products=sums.products + jnp.sum(products, axis=0),
+        )
+        return sums, features, replay.done[row] == 0
+
+    shape = jax.eval_shape(lambda: _encode(encoder, replay.obs[0]))
+    zeros = jnp.zeros(shape.shape[-1])
+    sums = FeatureSums(jnp.zeros(()), zeros, zeros, jnp.zeros(()), zeros)
+    carry = sums, jnp.zeros(shape.shape), jnp.zeros(shape.shape[0], bool)
+    return lax.fori_loop(first, step, add_row, carry)[0]
+
+
+class Reencoded(NamedTuple):
+    """What re-encoding renews."""
+
+    episodic: EpisodicState
+    inputs: InputEncoder
+    tau: LSTMState
+    """of replay, before each step"""
+    next_tau: LSTMState
+
+
+def reencode(
+    episodic: EpisodicState,
+    encoder: ImageEncoder | None,
+    replay: Transition,
+    obs: Shaped[Array, "E S"],
+    action: Int[Array, "E"],
+    spec: Spec,
+    step: Int[Array, ""],
+    is_weighed: bool,
+) -> Reencoded:
+    """Renews the input encoder, the model of keys, and all trajectories and keys made by them.
+
+    `obs` and `action` are of the step that is not in replay yet. A memory whose step has left
+    replay keeps its key.
+    """
+    rows, num_envs = replay.action.shape
+    model = episodic.trajectory_model
+    first = jnp.maximum(step - rows, 0)
+    sums = feature_sums(encoder, replay, first, step)
+    inputs = InputEncoder(encoder, *persistence_weights(sums, is_weighed))
+
+    def one_step(model: TrajectoryModel, tau: LSTMState, obs, action) -> LSTMState:
+        return jax.vmap(model)(tau, state_action(inputs(obs), action, spec.num_actions))
+
+    def encode_row(iteration, carry):
+        tau, taus, next_taus = carry
+        row = iteration % rows
+        next_tau = one_step(model, tau, replay.obs[row], replay.action[row])
+        set_row = lambda x, new: x.at[row].set(new)  # noqa: E731
+        taus = jax.tree.map(set_row, taus, tau)
+        next_taus = jax.tree.map(set_row, next_taus, next_tau)
+        return reset_where(next_tau, replay.done[row] > 0), taus, next_taus
+
+    start = jax.tree.map(lambda x: x[first % rows], replay.tau)
+    carry = start, replay.tau, replay.next_tau
+    prev_tau, taus, next_taus = lax.fori_loop(first, step, encode_row, carry)
+
+    def keys(source: Int[Array, "*N"], old: Float[Array, "*N H"]) -> Float[Array, "*N H"]:
+        iteration, env = source // num_envs, source % num_envs
+        is_stored = (iteration >= first) & (iteration < step)
+        return jnp.where(is_stored[..., None], next_taus.h[iteration % rows, env], old)
+
+    memory, pending = episodic.memory, episodic.pending
+    pending_key = pending.entry._replace(tau=keys(pending.entry.source, pending.entry.tau))
+    episodic = episodic._replace(
+        memory=memory._replace(keys=keys(jnp.asarray(memory.source), memory.keys)),
+        pending=pending._replace(entry=pending_key),
+        prev_tau=prev_tau,
+        tau=one_step(model, prev_tau, obs, action),
+        key_model=model,
+    )
+    return Reencoded(episodic, inputs, taus, next_taus)
