@@ -33,7 +33,7 @@ def made_up_results(differences):
 
 
 def result(returns):
-    return RunResult({name: {"per_seed": returns.tolist()} for name in ("final", "auc")}, {})
+    return RunResult({name: {"per_seed": returns.tolist()} for name in ("final", "auc")}, {}, {})
 
 
 def test_claim_of_a_lead_is_decided_per_rival():
@@ -95,7 +95,7 @@ def test_experiments_are_selected_by_name_or_together():
         return [experiment.name for experiment in experiments.select(given)]
 
     assert names("all") == list(experiments.EXPERIMENTS)
-    ours = {"clean-control", "engram-preset", "engram-pieces", "new-seeds"}
+    ours = {"clean-control", "engram-preset", "engram-pieces", "new-seeds", "maze-parts"}
     assert set(names("all")) - set(names("paper")) == ours
     assert names("ablations", "noisy-control", "ablations") == ["noisy-control", "ablations"]
 

@@ -35,7 +35,7 @@ ROOMS = [
     "paper paper.page paper.running paper.runs paper.verdicts paper.experiment paper.jobs",
     "paper.descriptions paper.noisy_control paper.ablations paper.engram_preset paper.new_seeds",
     "paper.maze paper.convergence paper.theory paper.parameters paper.trajectory_space",
-    "paper.noisy_control_page paper.validation paper.atari_scores paper.atari_runs",
+    "paper.noisy_control_page paper.maze_page paper.validation paper.atari_scores paper.atari_runs",
     "paper.atari_page paper.campaign paper.atari paper.experiments paper.report",
     "cli.training cli.evaluation cli.paper cli.play cli.arguments cli cli.__main__",
     "__main__ engram",

@@ -15,6 +15,11 @@ from engram.paper.runs import Run, RunResults, group_by_program, load, load_all,
 from engram.paper.verdicts import MISSING, Comparison, verdict
 from engram.provenance import describe_machine
 
+CLASSIC_CONTROL = (
+    "CartPole-v1 truncated at 200 steps, MountainCar-v0, LunarLander-v3; a truncation counts as "
+    "terminal"
+)
+
 
 class ExperimentResults(NamedTuple):
     """The published results of an experiment: those of its runs, or computed numbers."""
@@ -57,6 +62,8 @@ class Experiment:
     paper: str
     """where it is in the paper"""
     claims: tuple[Claim, ...] = ()
+    tasks: str = CLASSIC_CONTROL
+    """the tasks of its runs, in words"""
     runs: tuple[Run, ...] = ()
     quick_runs: tuple[Run, ...] = ()
     """those of the quick version; all if empty"""

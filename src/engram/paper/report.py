@@ -5,7 +5,7 @@ from pathlib import Path
 
 from engram.errors import EngramError
 from engram.files import atomic_write
-from engram.paper import atari_page, noisy_control_page
+from engram.paper import atari_page, maze_page, noisy_control_page
 from engram.paper.descriptions import describe_layers, describe_machines, preset_rows
 from engram.paper.experiment import ClaimVerdict, Experiment
 from engram.paper.experiments import EXPERIMENTS
@@ -18,10 +18,6 @@ INTRODUCTION = (
     "Controls* (Le et al., NeurIPS 2021), with our results. Written by `engram report` from the "
     "files in `results`; never by hand."
 )
-TASKS = (
-    "CartPole-v1 truncated at 200 steps, MountainCar-v0, LunarLander-v3; a truncation counts as "
-    "terminal"
-)
 RETURN = "un-noised, mean of the last 10 training episodes; area: under this curve, per step"
 
 
@@ -30,6 +26,8 @@ def write(results: Path) -> Path:
     for experiment in EXPERIMENTS.values():
         experiment.draw_figure(results)
     noisy_control_page.write_all(results)
+    if (results / "maze").is_dir():
+        maze_page.write(results)
     if (results / "atari").is_dir():
         atari_page.write(results)
     folder = results / "report"
@@ -150,7 +148,7 @@ def protocol(experiment: Experiment, results: Path) -> list[list[str]]:
     seconds = sum(seconds for _, seconds in programs)
     return [
         *rows,
-        ["tasks", TASKS],
+        ["tasks", experiment.tasks],
         ["agent steps", "; ".join(f"{task} {count}" for task, count in steps.items())],
         ["environment frames", "as many as agent steps: no frame is skipped"],
         ["Q-networks", describe_layers(summaries)],

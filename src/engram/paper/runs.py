@@ -76,7 +76,7 @@ class RunResult(NamedTuple):
 
     summary: dict[str, Any]
     curves: Curves
-    completed: Curves = {}
+    completed: Curves
     """for each seed its steps and the number of completed episodes; empty in older results"""
 
     def per_seed(self, measure: str) -> np.ndarray:
