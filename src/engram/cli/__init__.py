@@ -1,4 +1,4 @@
-"""The command line: train, resume, eval, list, show, reproduce, campaign, report."""
+"""The command line: train, resume, eval, play, list, show, reproduce, campaign, report."""
 
 import os
 import signal

@@ -22,6 +22,8 @@ from engram.types import Spec
 
 MAX_DEVIATIONS = 5.0
 """clipping range of standardized features"""
+MIN_AUTOCORRELATION = 0.5
+"""of features that are not taken for noise"""
 FIRST_STEP = 16
 GROWTH = 1.5
 """keys are re-encoded after 16 iterations, after half as many more, and so on"""
@@ -73,9 +75,9 @@ def persistence_weights(
 ) -> tuple[Float[Array, "F"], Float[Array, "F"]]:
     """Mean and weight of each feature: its autocorrelation over one step, per standard deviation.
 
-    What does not outlast a step is noise to a trajectory. The autocorrelation is lowered by two of
-    its standard errors, so that noise has weight 0 even after few steps. Without `is_weighed`, the
-    weight is one per standard deviation.
+    What does not outlast a step is noise to a trajectory, so an autocorrelation below one half
+    counts as 0. The others are lowered by two standard errors, since few steps say little. Without
+    `is_weighed`, the weight is one per standard deviation.
     """
     count, pairs = jnp.maximum(sums.count, 1), jnp.maximum(sums.pairs, 1)
     mean = sums.total / count
@@ -85,6 +87,7 @@ def persistence_weights(
     std = jnp.where(varies, std, 1.0)
     autocorrelation = (sums.products / pairs - mean**2) / std**2
     weight = jnp.clip(autocorrelation - 2 / jnp.sqrt(count), 0.0, 1.0)
+    weight = jnp.where(autocorrelation > MIN_AUTOCORRELATION, weight, 0.0)
     return mean, jnp.where(varies, (weight if is_weighed else 1.0) / std, 0.0)
 
 

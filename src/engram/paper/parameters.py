@@ -15,6 +15,8 @@ from engram.paper.verdicts import Comparison, compare_exactly
 LAYERS = {"two hidden layers": 2, "three hidden layers": 3}
 CLAIMED = {"dqn": 43, "mbec++": 39}
 """thousands of parameters on classic control"""
+CLAIMED_IN_MAZES = {"dqn": 43, "mbec": 2}
+MAZE = "maze3"
 
 
 def count_parameters(name: str, task: str, **options: Any) -> int:
@@ -41,7 +43,9 @@ def compute(quick: bool) -> dict[str, Any]:
         }
         for label, layers in LAYERS.items()
     }
-    return counts | {"mbec": {task: count_parameters("mbec", task) for task in tasks}}
+    counts |= {"mbec": {task: count_parameters("mbec", task) for task in (*tasks, MAZE)}}
+    maze_dqn = {label: count_parameters("dqn", MAZE, num_layers=x) for label, x in LAYERS.items()}
+    return counts | {"dqn in mazes": maze_dqn}
 
 
 def equals_claimed(layers: str, name: str, results: ExperimentResults) -> list[Comparison]:
@@ -50,19 +54,48 @@ def equals_claimed(layers: str, name: str, results: ExperimentResults) -> list[C
     return [compare_exactly(f"{name}, thousands", thousands, CLAIMED[name])]
 
 
+def dqn_equals_claimed_in_mazes(layers: str, results: ExperimentResults) -> list[Comparison]:
+    """Compares the count of DQN in the 3 x 3 maze, rounded to thousands."""
+    thousands = round(results.numbers["dqn in mazes"][layers] / 1000)
+    return [compare_exactly("dqn, thousands", thousands, CLAIMED_IN_MAZES["dqn"])]
+
+
+def mbec_equals_claimed_in_mazes(results: ExperimentResults) -> list[Comparison]:
+    """Compares the count of MBEC in the 3 x 3 maze, rounded to thousands."""
+    thousands = round(results.numbers["mbec"][MAZE] / 1000)
+    return [compare_exactly("mbec, thousands", thousands, CLAIMED_IN_MAZES["mbec"])]
+
+
 PARAMETERS = Experiment(
     name="parameters",
-    paper="Appendix: the table of trainable parameters (classic control)",
+    paper="Appendix: the table of trainable parameters (classic control and mazes)",
     compute=compute,
     presets="dqn, mbec++, mbec: preset `paper`, with two and with three hidden layers",
-    claims=tuple(
+    claims=(
+        *(
+            Claim(
+                13,
+                f"{name} has {thousands}K parameters ({layers}).",
+                partial(equals_claimed, layers, name),
+                "counted on Cart Pole",
+            )
+            for name, thousands in CLAIMED.items()
+            for layers in LAYERS
+        ),
+        *(
+            Claim(
+                13,
+                f"In mazes dqn has {CLAIMED_IN_MAZES['dqn']}K parameters ({layers}).",
+                partial(dqn_equals_claimed_in_mazes, layers),
+                "counted in the 3 x 3 maze",
+            )
+            for layers in LAYERS
+        ),
         Claim(
             13,
-            f"{name} has {thousands}K parameters ({layers}).",
-            partial(equals_claimed, layers, name),
-            "counted on Cart Pole",
-        )
-        for name, thousands in CLAIMED.items()
-        for layers in LAYERS
+            f"In mazes mbec has {CLAIMED_IN_MAZES['mbec']}K parameters.",
+            mbec_equals_claimed_in_mazes,
+            "counted in the 3 x 3 maze",
+        ),
     ),
 )
