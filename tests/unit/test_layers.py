@@ -22,7 +22,8 @@ ROOMS = [
     "agents.presets agents.common agents.random agents.dqn agents.drqn agents.ppo",
     "agents.mfec agents.nec agents.mbec agents.mbecpp agents",
     "envs.spaces envs.atari envs.env_checker envs.classic_control envs.task envs.wrappers",
-    "envs.maze envs.maze.layout envs.maze.config envs.maze.pretrained envs.maze.image_features",
+    "envs.maze envs.maze.layout envs.maze.config envs.maze.weight_files envs.maze.pretrained",
+    "envs.maze.image_features",
     "envs.maze.render envs.maze.window envs.maze.gym_env envs.maze.jax_env envs.maze.tasks",
     "envs.registry envs",
     "runners.base runners.parallel runners.donation runners.device_agent",
@@ -37,13 +38,18 @@ ROOMS = [
     "paper.maze paper.convergence paper.theory paper.parameters paper.trajectory_space",
     "paper.noisy_control_page paper.maze_page paper.validation paper.atari_scores paper.atari_runs",
     "paper.atari_page paper.campaign paper.atari paper.experiments paper.report",
-    "cli.training cli.evaluation cli.paper cli.play cli.arguments cli cli.__main__",
+    "paper.maze_animation cli.training cli.evaluation cli.paper cli.play cli.arguments cli cli.__main__",
     "__main__ engram",
 ]
 LAYERS = [name for room in ROOMS for name in room.split()]
 FILES_START = "files"
 """first module that may read or write files, log or plot"""
-READ_FILES = {"episodic.knn.cpp", "episodic.knn.pallas", "envs.maze.pretrained"}
+READ_FILES = {
+    "episodic.knn.cpp",
+    "episodic.knn.pallas",
+    "envs.maze.pretrained",
+    "envs.maze.weight_files",
+}
 """cache a compiled library, or read the weights of a network"""
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as save_safetensors
 
-from engram.envs.maze import image_features, pretrained
+from engram.envs.maze import image_features, pretrained, weight_files
 from engram.envs.maze.config import AGENT, NUM_FEATURES, PALETTE, MazeConfig
 from engram.envs.maze.image_features import maze_features
 from engram.errors import EngramError
@@ -210,7 +210,7 @@ def formats():
 
 @pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors"])
 def test_arrays_are_those_that_were_saved(kind):
-    arrays = pretrained.read_weights(formats()[kind])
+    arrays = weight_files.read_weights(formats()[kind])
     assert arrays.keys() == FIXTURE.keys()
     for name, array in arrays.items():
         np.testing.assert_array_equal(array, FIXTURE[name])
@@ -218,7 +218,7 @@ def test_arrays_are_those_that_were_saved(kind):
 
 
 def test_arrays_of_the_first_format_are_those_that_were_saved():
-    arrays = pretrained.read_weights(tar_file())
+    arrays = weight_files.read_weights(tar_file())
     np.testing.assert_array_equal(arrays["a"], [[1, 3], [2, 4]])
     np.testing.assert_array_equal(arrays["b"], [3, 4, 5])
 
@@ -292,7 +292,7 @@ def test_flipped_bits_lead_to_no_other_exception(tmp_path, rng, kind):
 def test_an_array_beyond_its_storage_is_refused():
     for offset, shape in ((5, (2,)), (0, (7,)), (0, (2, 10**12))):
         with pytest.raises((IndexError, ValueError)):
-            pretrained.strided(np.zeros(6), offset, shape, (1,) * len(shape))
+            weight_files.strided(np.zeros(6), offset, shape, (1,) * len(shape))
 
 
 def test_no_file_and_a_folder_are_refused(tmp_path):
