@@ -100,6 +100,20 @@ def train_calls(monkeypatch, in_tmp_path):
         ("train dqn cartpole --device abacus", "no device 'abacus' here: choose cpu"),
         ("train dqn gym:Pendulum-v1", "continuous"),
         ("train dqn gym:NoSuchThing-v0", "Gymnasium has no 'NoSuchThing-v0'"),
+        ("train dqn maze3 --env-kwargs", "--env-kwargs takes a value"),
+        ("train dqn maze3 --env-kwargs size", "words like size=7 or trap=true, not 'size'"),
+        ("train dqn maze3 --env-kwargs size=7 more", "words like size=7 or trap=true, not 'more'"),
+        ("train dqn maze3 --env-kwargs sise=7", "no argument 'sise'. Did you mean size?"),
+        ("train dqn maze3 --env-kwargs size=1", "A maze cannot have size 1: give a whole number"),
+        ("train dqn maze3 --env-kwargs trap=yes", "trap must be True or False, not 'yes'"),
+        ("train dqn maze3 --env-kwargs dropout_rate=0.5", "set observation to features"),
+        ("train dqn maze3-noisy --env-kwargs dropout_rate=x", "must be a number, not 'x'"),
+        ("train dqn maze3-noisy --env-kwargs features=no.pth", "There is no file no.pth"),
+        ("train dqn maze5 --env-kwargs maze=sample size=4", "no sample maze of size 4"),
+        ("train dqn cartpole --env-kwargs size=7", "cartpole takes no env_kwargs"),
+        ("train dqn gym:engram/Maze-v0 --env-kwargs size=1", "A maze cannot have size 1"),
+        ("train dqn gym:engram/Mace-v0", "Gymnasium has no 'engram/Mace-v0'"),
+        ("train dqn gym:CartPole-v1 --env-kwargs colour=red", "argument 'colour'"),
         ("show dqm", "no agent 'dqm'. Did you mean dqn"),
         ("show dqn --gamma 1", "There is no option --gamma"),
         ("list --nonsense", "There is no option --nonsense"),
@@ -117,6 +131,14 @@ def train_calls(monkeypatch, in_tmp_path):
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(capsys, in_tmp_path, arguments, sentence):
     assert sentence in error_line(capsys, arguments)
+    assert not list(in_tmp_path.iterdir())
+
+
+def test_a_maze_whose_images_do_not_fit_into_memory_is_refused(capsys, monkeypatch, in_tmp_path):
+    monkeypatch.setattr("engram.training.memory_size", lambda: 25 * 10**9)
+    line = error_line(capsys, "train mbec maze3 --env-kwargs size=100 observation=image")
+    assert "These 10 runs need" in line
+    assert "or make images smaller" in line
     assert not list(in_tmp_path.iterdir())
 
 
@@ -233,6 +255,21 @@ def test_the_options_reach_the_training(capsys, train_calls):
     assert call == expected | {"task": "cartpole"}
 
 
+def test_the_arguments_of_the_environment_reach_the_task(capsys, monkeypatch, in_tmp_path):
+    tasks = []
+
+    def train(agent, task, **options):
+        tasks.append(task)
+        raise EngramError("not trained in this test")
+
+    monkeypatch.setattr("engram.training.train", train)
+    error_line(capsys, "train dqn maze3-trap --env-kwargs size=7 loop_rate=0.5 --steps 60")
+    (task,) = tasks
+    assert (task.steps, task.env_kwargs) == (60, (("size", 7), ("loop_rate", 0.5)))
+    config = task.jax_env.config
+    assert (config.size, config.loop_rate, config.trap) == (7, 0.5, True)
+
+
 @pytest.mark.parametrize(
     ("agent", "arcade", "preset"),
     [
@@ -259,13 +296,15 @@ def test_the_preset_lines_of_show_are_valid_options(capsys, agent):
     assert len(presets) == sum(bool(overlays.get(agent)) for _, overlays in PRESETS.values())
     for preset, flags in presets.items():
         options = read_options(flags.split(), option_types(AGENTS[agent]), "engram --help")
-        assert make(agent, "paper", **options) == make(agent, preset.split()[1])
+        assert make(agent, default_preset(agent), **options) == make(agent, preset.split()[1])
 
 
 def test_list_names_all_agents_and_tasks_and_show_explains_every_option(capsys):
     main(["list"])
     output = capsys.readouterr().out
-    for name in ("mbec++", "random", "lunarlander-transition", "gym:ID", "atari:GAME", "paper"):
+    for name in ("mbec++", "random", "lunarlander-transition", "maze3-dynamic"):
+        assert name in output
+    for name in ("gym:ID", "atari:GAME", "paper"):
         assert name in output
     main(["show", "mbec++"])
     output = capsys.readouterr().out

@@ -1,6 +1,6 @@
 """Agents learn from images of any environment, and store them as bytes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import jax
@@ -55,6 +55,10 @@ DND = {"memory_size": 300, "num_neighbours": 5, "key_size": 4, "n_step": 5}
 ROLLOUT = {"num_steps": 48, "update_epochs": 6, "num_minibatches": 1}
 AGENTS = {
     "dqn": DQN(**Q_LEARNING),
+    "mbec": MBEC(
+        **{name: value for name, value in REPLAY.items() if name != "hidden_size"},
+        **MEMORY | {"chunk": 1},
+    ),
     "mbec++": MBECpp(**Q_LEARNING, **MEMORY),
     "nec": NEC(**REPLAY, **DND, learning_rate=1e-4),
     "drqn": DRQN(**Q_LEARNING, lstm_size=8, sequence_length=3),
@@ -86,7 +90,7 @@ def test_values_of_images_are_learned_and_truncation_is_not_terminal(monkeypatch
     runner.advance(NUM_ITERATIONS)
     state = jax.tree.map(lambda x: x[0], runner.run_state.agent)
     observation = jnp.stack([image(False), image(True)])
-    q, action = greedy_values(monkeypatch, agent, state, observation)
+    q, action = greedy_values(monkeypatch, agent, agent.policy_state(state), observation)
     if name == "ppo":
         value = forward_one(state.networks, None, observation.reshape(2, -1))[2]
         np.testing.assert_allclose(value, [1.0, 2.0], atol=0.3)
@@ -96,13 +100,13 @@ def test_values_of_images_are_learned_and_truncation_is_not_terminal(monkeypatch
     assert action[1] == 1
 
 
-@pytest.mark.parametrize("name", ["dqn", "mbec++"])
+@pytest.mark.parametrize("name", ["dqn", "mbec", "mbec++"])
 def test_replay_stores_images_as_bytes_and_final_observations(monkeypatch, name):
     # Features that are not normalized can be compared with those of the encoder.
     monkeypatch.setattr("engram.running_stats.normalize", lambda stats, x: x)
     images = jnp.asarray(np.random.default_rng(0).integers(0, 256, (10, 2, 9, 7, 3)), jnp.uint8)
     spec = Spec((9, 7, 3), 3, "uint8", num_envs=2, num_iterations=100)
-    agent = type(AGENTS[name])(hidden_size=4, buffer_size=8)
+    agent = replace(AGENTS[name], buffer_size=8)
     state = jax.jit(agent.init, static_argnums=1)(jax.random.key(0), spec)
     step_agent = jax.jit(lambda *inputs: agent.step(inputs[0], spec, *inputs[1:])[0])
     zeros = jnp.zeros(2), jnp.zeros(2, bool)
@@ -127,9 +131,17 @@ def test_replay_stores_images_as_bytes_and_final_observations(monkeypatch, name)
         np.testing.assert_allclose(replay.next_features[rows], next_features, rtol=1e-4, atol=1e-5)
 
 
-def test_mbec_refuses_images():
-    with pytest.raises(EngramError, match=r"MBEC has no encoder for images: use mbec\+\+ on this"):
-        MBEC().init(jax.random.key(0), SPEC)
+@pytest.mark.parametrize("options", [{"reencode": False}, {"rewards": "model"}])
+def test_mbec_refuses_images_if_its_keys_cannot_follow_the_encoder(options):
+    sentence = r"^On images MBEC needs reencode and rewards from memory, .* defaults\.$"
+    with pytest.raises(EngramError, match=sentence):
+        MBEC(**options).init(jax.random.key(0), SPEC)
+
+
+def test_mbec_refuses_stacks_of_frames():
+    spec = Spec((4, 36, 36), 3, "uint8", frame_stack=4)
+    with pytest.raises(EngramError, match=r"^MBEC cannot store stacks of frames: use mbec\+\+ on"):
+        MBEC().init(jax.random.key(0), spec)
 
 
 @pytest.mark.parametrize("agent", [DRQN(buffer_size=64), PPO(), PPO(recurrent=True)])

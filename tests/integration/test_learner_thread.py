@@ -6,7 +6,7 @@ import pytest
 from probes import RecordingAgent
 from runner_helpers import records, run, tape_task
 
-from engram.agents import DQN, MBECpp
+from engram.agents import DQN, MBEC, MBECpp
 from engram.envs import get_task
 from engram.runners import GymRunner
 from engram.types import Spec
@@ -15,7 +15,11 @@ CARTPOLE = get_task("cartpole")
 SPEC = Spec((2,), 2, num_iterations=12)
 SMALL = {"batch_size": 4, "hidden_size": 8, "num_layers": 1}
 EPISODIC = {"num_neighbours": 2, "memory_size": 32, "chunk": 14, "trajectory_dim": 4}
-AGENTS = {"dqn": DQN(**SMALL), "mbec++": MBECpp(**SMALL, **EPISODIC, learning_starts=12)}
+AGENTS = {
+    "dqn": DQN(**SMALL),
+    "mbec": MBEC(**EPISODIC, batch_size=4, learning_starts=12),
+    "mbec++": MBECpp(**SMALL, **EPISODIC, learning_starts=12),
+}
 
 
 @pytest.fixture
@@ -23,7 +27,10 @@ def as_on_gpu(monkeypatch):
     monkeypatch.setattr("engram.runners.device_agent.platform", lambda: "gpu")
 
 
-@pytest.fixture(scope="module", params=AGENTS)
+LEAKS = pytest.mark.xfail(strict=True, reason="MBEC.reencode_keys compares with a traced array")
+
+
+@pytest.fixture(scope="module", params=["dqn", pytest.param("mbec", marks=LEAKS), "mbec++"])
 def both_ways(request):
     """A run that learns in the main thread and the same one in a learner thread.
 
@@ -61,9 +68,11 @@ def test_learning_in_a_thread_learns_the_same(both_ways):
 def test_steps_with_the_common_pattern_use_the_program_without_branches(both_ways):
     name, _, _, threaded, _, branching_steps = both_ways
     # Other steps are those before learning starts, and those at which a chunk is full: two
-    # environments take the 14 steps of a chunk in 7 iterations.
+    # environments take the 14 steps of a chunk in 7 iterations. MBEC re-encodes its keys ever more
+    # rarely.
     pattern, steps = {
         "dqn": ((True,), [*range(16)]),
+        "mbec": ((False, True), [*range(6), 16, 24, 36]),
         "mbec++": ((True, False), [*range(6), 7, 14, 21, 28, 35]),
     }[name]
     assert threaded.device_agent.common_pattern == pattern

@@ -18,7 +18,7 @@ from training_helpers import (
 
 import engram
 from engram import interrupts, runners
-from engram.agents import Random
+from engram.agents import Random, make
 from engram.errors import Interrupted
 from engram.run_dir import RunDir
 from engram.training import load, resume, train
@@ -50,6 +50,18 @@ def test_an_interrupted_run_in_jax_resumes_bit_for_bit(tmp_path, kind, uninterru
     assert f"engram resume {out}" in sentence
     assert RunDir.load(out).meta()["step"] == 57
     assert_same_run(uninterrupted, resume(out))
+
+
+def test_mbec_resumes_bit_for_bit_with_its_encoder_of_images(tmp_path):
+    """Keys are re-encoded before the interrupt and after it."""
+    arguments = make("mbec", "debug", learning_starts=8), "maze3-dynamic", SEEDS, 130
+    whole = train(*arguments, out=tmp_path / "whole")
+    numbers = np.array([list(row.values()) for row in whole.metrics])
+    assert np.isfinite(numbers).all()
+    hooks = [InterruptAt(61)]
+    error_of(train, *arguments, out=tmp_path / "parts", hooks=hooks, kind=Interrupted)
+    assert RunDir.load(tmp_path / "parts").meta()["step"] == 61
+    assert_same_run(whole, resume(tmp_path / "parts"))
 
 
 class InterruptedEnv(TapeEnv):

@@ -3,6 +3,7 @@
 import importlib
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import gymnasium as gym
@@ -22,29 +23,43 @@ from engram.envs import (
     task_names,
 )
 from engram.envs.classic_control import CartPole, MountainCar
+from engram.envs.maze.jax_env import JaxMaze, MazeParams
 from engram.errors import EngramError, EngramWarning
 
 # Registered tasks
 
 
-def test_three_tasks_are_registered_each_with_three_noises():
+CONTROL = ("cartpole", "mountaincar", "lunarlander")
+MAZES = ("maze3", "maze5", "maze3-noisy", "maze3-trap", "maze3-dynamic")
+
+
+def test_classic_control_is_registered_with_three_noises_and_five_mazes():
     suffixes = ("", "-gaussian", "-bernoulli", "-transition")
-    names = ("cartpole", "mountaincar", "lunarlander")
-    assert task_names() == [name + suffix for name in names for suffix in suffixes]
+    assert task_names() == [*(name + suffix for name in CONTROL for suffix in suffixes), *MAZES]
 
 
 @pytest.mark.parametrize("name", task_names())
-def test_a_registered_task_passes_the_env_checker_and_has_finite_bounds(name):
+def test_a_registered_task_passes_the_env_checker(name):
     task = get_task(name)
     spec = task.inspect(num_envs=2, num_iterations=50)
     assert is_registered(task)
     assert task.description
     assert task.truncation_is_terminal
     assert spec.truncation_is_terminal
+    assert (spec.num_envs, spec.num_iterations) == (2, 50)
+    assert spec.dtype == ("uint8" if name == "maze3-dynamic" else "float32")
+
+
+@pytest.mark.parametrize("name", [x for x in task_names() if x != "maze3-dynamic"])
+def test_all_numbers_but_image_features_have_finite_bounds(name):
+    spec = get_task(name).spec()
     assert len(spec.low) == len(spec.high) == spec.shape[0]
-    assert np.all(np.isfinite(spec.low) & np.isfinite(spec.high))
+    assert np.all(np.isfinite(spec.low))
     assert np.all(np.array(spec.low) < spec.high)
-    assert (spec.num_envs, spec.num_iterations, spec.dtype) == (2, 50, "float32")
+    num_features = 512 if name == "maze3-noisy" else 0
+    num_others = spec.shape[0] - num_features
+    assert np.all(np.isfinite(spec.high[:num_others]))
+    assert spec.high[num_others:] == (math.inf,) * num_features
 
 
 @pytest.mark.parametrize(
@@ -75,12 +90,31 @@ def test_registered_tasks_are_the_papers(
 def test_gymnasium_and_jax_environments_have_the_same_noise(
     suffix, params, wrapper, attribute, strength
 ):
-    for name in ("cartpole", "mountaincar", "lunarlander"):
+    for name in CONTROL:
         task = get_task(f"{name}-{suffix}")
         env = task.make()
         assert task.env_params == params
         assert isinstance(env, wrapper)
         assert getattr(env, attribute) == strength
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "shape", "size"),
+    [
+        ("maze3", 5_000, (2,), 3),
+        ("maze5", 20_000, (2,), 5),
+        ("maze3-noisy", 10_000, (514,), 3),
+        ("maze3-trap", 5_000, (4,), 3),
+        ("maze3-dynamic", 10_000, (32, 32, 3), 3),
+    ],
+)
+def test_registered_mazes_are_the_papers(name, steps, shape, size):
+    task, spec = get_task(name), get_task(name).spec()
+    config = task.make().unwrapped.config
+    assert (task.steps, config.size) == (steps, size)
+    assert (spec.shape, spec.num_actions, spec.max_episode_steps) == (shape, 4, 1000)
+    assert task.jax_env == JaxMaze(replace(config, dropout_rate=0.0))
+    assert task.env_params == MazeParams(0.5 if name == "maze3-noisy" else 0.0)
 
 
 def test_cart_pole_is_truncated_after_200_steps_and_has_practical_bounds():
@@ -133,6 +167,60 @@ def test_invalid_steps_are_refused(steps):
 def test_an_unknown_name_gets_a_hint(name, hint):
     with pytest.raises(EngramError, match=rf"There is no task '{name}'\. ?{hint}"):
         get_task(name)
+
+
+# Arguments of environments
+
+
+def test_env_kwargs_replace_arguments_of_a_maze():
+    task = get_task("maze3-noisy", env_kwargs={"size": 4, "dropout_rate": 0.7})
+    config = task.make().unwrapped.config
+    assert (config.size, config.dropout_rate, config.observation) == (4, 0.7, "features")
+    assert (task.jax_env.config.size, task.env_params.dropout_rate) == (4, 0.7)
+    assert task.env_kwargs == (("size", 4), ("dropout_rate", 0.7))
+    assert task.spec().high[:2] == (3.0, 3.0)
+    assert get_task("maze3-noisy").env_kwargs == ()
+
+
+def test_env_kwargs_are_arguments_of_a_gymnasium_id():
+    task = get_task("gym:FrozenLake-v1", env_kwargs={"map_name": "8x8"})
+    assert task.spec().shape == (64,)
+    assert task.env_kwargs == (("map_name", "8x8"),)
+    assert get_task("gym:FrozenLake-v1").spec().shape == (16,)
+
+
+def test_a_task_with_env_kwargs_is_registered_unless_it_was_changed():
+    for name, env_kwargs in (
+        ("maze3", {"size": 4}),
+        ("maze3-noisy", {"dropout_rate": 0.1}),
+        ("gym:FrozenLake-v1", {"map_name": "8x8"}),
+    ):
+        task = get_task(name, 77, env_kwargs)
+        assert is_registered(task)
+    assert not is_registered(replace(get_task("maze3", env_kwargs={"size": 4}), env_kwargs=()))
+    assert not is_registered(replace(get_task("maze3"), truncation_is_terminal=False))
+
+
+@pytest.mark.parametrize(
+    ("task", "env_kwargs", "sentence"),
+    [
+        ("maze3", {"sise": 4}, "A maze has no argument 'sise'. Did you mean size?"),
+        ("maze3", {"size": 1}, "A maze cannot have size 1"),
+        ("maze3", {"render_mode": "human"}, "'render_mode' cannot be one of env_kwargs"),
+        ("maze3", "size=4", "env_kwargs must be a dictionary, not 'size=4'"),
+        ("gym:FrozenLake-v1", {"id": 3}, "'id' cannot be one of env_kwargs"),
+        ("cartpole", {"size": 4}, "cartpole takes no env_kwargs: leave them out."),
+        ("atari:pong", {"size": 4}, "atari:pong takes no env_kwargs: leave them out."),
+        ("mace3", {"size": 4}, "There is no task 'mace3'. Did you mean maze3"),
+        (ScriptedEnv, {"reward": 1}, "env_kwargs are for tasks by name: give them to the function"),
+        (get_task("maze3"), {"size": 4}, "env_kwargs are for tasks by name"),
+    ],
+)
+def test_env_kwargs_that_a_task_does_not_take_are_refused(task, env_kwargs, sentence):
+    with pytest.raises(EngramError) as caught:
+        get_task(task, env_kwargs=env_kwargs)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 # Gymnasium

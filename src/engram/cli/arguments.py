@@ -30,9 +30,10 @@ Reinforcement learning with episodic memory, many runs in one compiled program.
   engram train mbec++ cartpole-gaussian
   engram train dqn gym:Acrobot-v1 --seeds 5 --steps 5e4 --learning-rate 1e-3
   engram eval runs/mbec++-cartpole-gaussian --video episode.gif
+
 engram --version prints the version; --traceback shows where an error arose."""
 SEVERAL_WORDS = ("env_kwargs",)
-"""options whose value may be several words"""
+"""options whose value may be several words, and which may be given more than once"""
 MARKERS = (
     tyro.conf.OmitArgPrefixes,
     tyro.conf.FlagConversionOff,
@@ -119,12 +120,14 @@ def read_options(words: list[str], kinds: dict[str, Any], help: str) -> dict[str
             text = "False"
         elif not equals and rest and not rest[0].startswith("--"):
             text = rest.popleft()
-            while name in SEVERAL_WORDS and rest and not rest[0].startswith("--"):
-                text += f" {rest.popleft()}"
         elif not equals and split_type(kinds[name])[0] is bool:
             text = "True"
         elif is_negated or not equals:
             raise EngramError(f"{flag} takes {'no' if is_negated else 'a'} value: see `{help}`.")
+        if name in SEVERAL_WORDS:
+            while rest and not rest[0].startswith("--"):
+                text += f" {rest.popleft()}"
+            text = f"{options.get(name, '')} {text}".strip()
         value = convert(text, kinds[name])
         check(flag, value, kinds[name])
         options[name] = value

@@ -25,6 +25,8 @@ from engram.errors import EngramError, nearest_names
 from engram.imports import working_directory_importable
 
 EnvFunction = Callable[..., gym.Env]
+RESERVED_KWARGS = {"id", "noise", "render_mode", "disable_env_checker"}
+"""arguments of environments that Engram sets itself"""
 maze_env.register()
 GYM_REMEDY = "correct the id, or name the package that registers it, as in gym:my_package:Mine-v0"
 
@@ -41,6 +43,12 @@ def get_task(
     """
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise EngramError(f"A task cannot have steps={steps!r}: give a whole number above 0.")
+    if not isinstance(env_kwargs or {}, Mapping):
+        raise EngramError(
+            f"env_kwargs must be a dictionary, not {env_kwargs!r}: write {{'size': 7}}."
+        )
+    if reserved := RESERVED_KWARGS & set(env_kwargs or {}):
+        raise EngramError(f"{min(reserved)!r} cannot be one of env_kwargs: leave it out.")
     match task:
         case _ if env_kwargs and not isinstance(task, str):
             raise EngramError(
@@ -154,6 +162,11 @@ def _make_gym(
             # Our checks replace Gymnasium's, whose warnings would be printed as well.
             env = gym.make(id, disable_env_checker=True, **options)
         except TypeError as error:
+            unexpected = [name for name in options if f"argument '{name}'" in str(error)]
+            if unexpected and unexpected[0] != "render_mode":
+                raise EngramError(
+                    f"gym:{id} takes no argument {unexpected[0]!r}: correct env_kwargs."
+                ) from error
             if render_mode is None or "render_mode" not in str(error):
                 raise
             cause = "its __init__ takes no render_mode"

@@ -130,10 +130,12 @@ def print_result(result: Result) -> None:
         )
         screen.print(hint, style="yellow", highlight=False)
     rival = "mbec++" if name == "dqn" else "dqn"
+    arguments = [f"{key}={value}" for key, value in result.task.env_kwargs]
+    task = " ".join([result.task.name, *(["--env-kwargs"] if arguments else []), *arguments])
     play = f"engram eval {result.folder} --video episode.gif"
     for line in (
         f"Learning curve: {result.folder}/curves.png",
-        f"Try next: {play}, or another agent: engram train {rival} {result.task.name}",
+        f"Try next: {play}, or another agent: engram train {rival} {task}",
     ):
         screen.print(line, highlight=False, soft_wrap=True)
 

@@ -62,11 +62,11 @@ class Experiment:
     paper: str
     """where it is in the paper"""
     claims: tuple[Claim, ...] = ()
-    tasks: str = CLASSIC_CONTROL
-    """the tasks of its runs, in words"""
     runs: tuple[Run, ...] = ()
     quick_runs: tuple[Run, ...] = ()
     """those of the quick version; all if empty"""
+    tasks: str = CLASSIC_CONTROL
+    """the tasks of its runs, in words"""
     compute: Callable[[bool], dict[str, Any]] | None = None
     """computes numbers; its argument says whether the quick version is wanted"""
     collect: Callable[[Path], dict[str, Any]] | None = None

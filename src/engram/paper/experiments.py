@@ -8,7 +8,7 @@ from engram.paper.atari import ATARI
 from engram.paper.convergence import CONVERGENCE
 from engram.paper.engram_preset import ENGRAM_PARTS, ENGRAM_PRESET
 from engram.paper.experiment import Claim, Experiment, ExperimentResults
-from engram.paper.maze import MAZE, MAZE_PARTS
+from engram.paper.maze import MAZE
 from engram.paper.new_seeds import NEW_SEEDS
 from engram.paper.noisy_control import CLEAN_CONTROL, CONTRIBUTIONS, NOISY_CONTROL
 from engram.paper.parameters import PARAMETERS
@@ -51,7 +51,6 @@ EXPERIMENTS = {
         ENGRAM_PRESET,
         ENGRAM_PARTS,
         NEW_SEEDS,
-        MAZE_PARTS,
         ATARI,
         NAVIGATION,
     )

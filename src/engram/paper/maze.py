@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -49,7 +48,7 @@ LOSSES: dict[str, Agent] = {
 }
 DYNAMIC_AGENTS: dict[str, Agent] = LOSSES | {
     "dqn": AGENTS["dqn"],
-    "mfec (VAE)": make("mfec", "maze", key_encoder="vae", vae_steps=1_000),
+    "mfec (VAE)": make("mfec", "maze", key_encoder="vae", vae_steps=300),
     "random": AGENTS["random"],
 }
 P_READS = (0.0, 0.3, 0.5, 0.7, 1.0)
@@ -65,27 +64,12 @@ READ_AGENTS: dict[str, Agent] = {
     "mfec, slow epsilon": make("mfec", "maze", **LONG),
     "random": AGENTS["random"],
 }
-PARTS: dict[str, dict[str, Any]] = {
-    "without keys re-encoded": {"reencode": False, "weigh_inputs": False},
-    "without inputs weighed": {"weigh_inputs": False},
-    "without refining the past": {"refine_batch": 0},
-    "with the paper's p_u": {"p_refine": 0.1},
-    "with returns to the episode's end": {"n_step": None},
-    "with a reward model": {"rewards": "model"},
-    "with discounts": {"gamma": 0.99},
-    "with L = 5": {"chunk": 5},
-    "with N = 1,000": {"memory_size": 1_000},
-    "with TR loss": {"trajectory_loss": "recall"},
-}
-PART_TASKS = ((PLAIN, None), (TRAP, None), (NOISY, 0.9))
 
 
-def maze_runs(
-    task: str, agents: dict[str, Agent], rate: float | None = None, folder: str = FOLDER
-) -> list[Run]:
+def maze_runs(task: str, agents: dict[str, Agent], rate: float | None = None) -> list[Run]:
     env_kwargs = () if rate is None else (("dropout_rate", rate),)
     return [
-        Run(label, agent, task, folder, STEPS[task], SEEDS, env_kwargs)
+        Run(label, agent, task, FOLDER, STEPS[task], SEEDS, env_kwargs)
         for label, agent in agents.items()
     ]
 
@@ -101,17 +85,6 @@ RUNS = (
     *maze_runs(LARGE, READ_AGENTS),
     *maze_runs(DYNAMIC, DYNAMIC_AGENTS),
 )
-PART_RUNS = tuple(
-    run
-    for task, rate in PART_TASKS
-    for run in maze_runs(
-        task, {label: make("mbec", "engram", **x) for label, x in PARTS.items()}, rate, "maze-parts"
-    )
-)
-
-OUR_RUNS = tuple(
-    run for task, rate in PART_TASKS for run in maze_runs(task, {OURS: AGENTS[OURS]}, rate)
-)
 
 
 def steps_to_complete(curves: Curves, episodes: int = EPISODES) -> np.ndarray:
@@ -120,9 +93,15 @@ def steps_to_complete(curves: Curves, episodes: int = EPISODES) -> np.ndarray:
     Between two points of a curve episodes are taken to be evenly spread."""
     reached = []
     for steps, completed in curves.values():
-        steps, completed = np.append(0, steps), np.append(0, completed)
-        is_done = completed[-1] >= episodes
-        reached.append(np.interp(episodes, completed, steps) if is_done else np.inf)
+        is_done = completed >= episodes
+        if not is_done.any():
+            reached.append(np.inf)
+            continue
+        last = int(np.argmax(is_done))
+        points = slice(max(last - 1, 0), last + 1)
+        before = [] if last else [0]
+        x, y = np.append(before, completed[points]), np.append(before, steps[points])
+        reached.append(np.interp(episodes, x, y))
     return np.array(reached)
 
 
@@ -281,13 +260,4 @@ MAZE = Experiment(
         ),
     ),
     draw=draw,
-)
-
-MAZE_PARTS = Experiment(
-    name="maze-parts",
-    paper="Not in the paper: what each departure from it does for MBEC",
-    tasks=TASKS,
-    runs=(*PART_RUNS, *OUR_RUNS),
-    quick_runs=PART_RUNS[:1],
-    in_paper=False,
 )

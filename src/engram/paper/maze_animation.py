@@ -38,6 +38,7 @@ def cell_values(
     if not rows:
         return values
     at = np.array(list(rows.values()))
+    assert state.replay.tau is not None
     tau = LSTMState(*(x[at, 0] for x in state.replay.tau))
     inputs = model_input(state, state.replay.obs[at, 0])
     planned = control.plan(state.episodic, inputs, tau, spec.num_actions)

@@ -14,9 +14,6 @@ from engram.paper.maze import (
     EPISODES,
     LARGE,
     NOISY_TASKS,
-    OURS,
-    PART_RUNS,
-    PARTS,
     PLAIN,
     RATES,
     READ_AGENTS,
@@ -39,18 +36,17 @@ def write(results: Path) -> None:
 
 
 def page(results: Path) -> str:
-    loaded = load_all((*RUNS, *PART_RUNS), results)
+    loaded = load_all(RUNS, results)
     if not loaded:
         return "# Mazes\n\nNo run is done yet.\n"
     summaries = [result.summary for result in loaded.values()]
     presets = markdown_table(["label", "agent", "preset"], preset_rows(RUNS))
     noisy = {f"dropout rate {x:g}": task for x, task in zip(RATES, NOISY_TASKS, strict=True)}
     three = {"plain": PLAIN, **noisy, "trap": TRAP}
-    parts = {"plain": PLAIN, "dropout rate 0.9": NOISY_TASKS[-1], "trap": TRAP}
     return f"""\
 # Mazes
 
-Written by `engram report` from the files in this folder and in `../maze-parts`; never by hand.
+Written by `engram report` from the files in this folder; never by hand.
 
 - Tasks: {TASKS}.
 - Steps of a run: {", ".join(f"{task} {steps:,}" for task, steps in STEPS.items())}; one environment
@@ -80,11 +76,6 @@ seeds did not complete {EPISODES} episodes.
 ## 5 x 5: completed episodes
 
 {completed_table(loaded, READ_AGENTS, {"completed episodes": LARGE})}
-## What each part of our reading does
-
-One change at a time to `{OURS}`, completed episodes.
-
-{completed_table(loaded, (OURS, *PARTS), parts)}
 ![mazes](../report/maze.png)
 """
 

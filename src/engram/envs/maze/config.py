@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
+from engram.config import Probability, WholeNumber, check_all
 from engram.envs.maze.layout import (
     SAMPLE_SIZES,
     Layout,
@@ -34,35 +35,36 @@ class MazeConfig:
     """The arguments of `engram/Maze-v0`."""
 
     size: int = 3
-    """n, rows and columns"""
+    """n, rows and columns; a drawing has its own"""
     maze: str | None = None
     """sample: the paper's, of size 3 or 5; random: one random maze; dynamic: a new random maze in
     every episode; or a drawing in text. None is the sample if there is one of this size, else
     random"""
-    maze_seed: int = 0
+    maze_seed: WholeNumber = 0
     """seed of the one random maze"""
-    loop_rate: float = 0.0
+    loop_rate: Probability = 0.0
     """probability that a random maze lacks any one wall that it could have, which makes loops"""
     observation: Literal["position", "image", "features"] = "position"
     """x and y; an RGB image; or x, y and 512 features of the image"""
     trap: bool = False
     """whether there is a trap, in a random cell in every episode; its position is observed too"""
-    dropout_rate: float = 0.0
+    dropout_rate: Probability = 0.0
     """probability that any one of the 512 features is 0"""
     features: str = "random"
     """network of the features: random, squeezenet, or a file of torchvision's ResNet-18 weights"""
 
     def __post_init__(self):
         check_size(self.size)
-        if self.observation not in ("position", "image", "features"):
+        check_all(self)
+        if not isinstance(self.maze, str | None):
             raise EngramError(
-                f"A maze has no observation {self.observation!r}: choose position, image or "
-                "features."
+                f"maze must be sample, random, dynamic, a drawing or None, not {self.maze!r}."
             )
-        for name in ("loop_rate", "dropout_rate"):
-            rate = getattr(self, name)
-            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
-                raise EngramError(f"{name} must be a number from 0 to 1, not {rate!r}.")
+        if not isinstance(self.features, str):
+            raise EngramError(
+                "features must be a string, random, squeezenet or the path of a file, not "
+                f"{self.features!r}."
+            )
         if self.dropout_rate == 1:
             raise EngramError("dropout_rate must be below 1, or no feature is left.")
         if self.dropout_rate and self.observation != "features":
@@ -74,18 +76,28 @@ class MazeConfig:
                 "Image features need one maze without a trap: choose observation image or "
                 "position, or neither trap nor dynamic."
             )
-        if self.maze is not None and "+" in self.maze:
-            rows = self.layout.shape[0]
-            if rows != self.size:
-                object.__setattr__(self, "size", rows)
+        if self.is_drawn:
+            self._take_size_of_drawing()
         elif self.maze not in (None, "sample", "random", "dynamic"):
             raise EngramError(
                 f"There is no maze {self.maze!r}: choose sample, random or dynamic, or draw one."
             )
         if self.maze == "sample":
             sample_layout(self.size)
-        if self.trap and self.size**2 < 3:
-            raise EngramError("A trap needs a cell beside start and goal: choose a larger size.")
+
+    def _take_size_of_drawing(self) -> None:
+        size = len(self.layout)
+        if self.size not in (MazeConfig.size, size):
+            raise EngramError(
+                f"The drawn maze has {size} rows but size is {self.size}: set size to {size} or "
+                "leave it out."
+            )
+        object.__setattr__(self, "size", size)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the maze is given by a drawing."""
+        return self.maze is not None and "+" in self.maze
 
     @property
     def is_dynamic(self) -> bool:
@@ -95,7 +107,7 @@ class MazeConfig:
     @cached_property
     def layout(self) -> Layout:
         """The layout of the one maze; of a dynamic one, that of the first random maze."""
-        if self.maze is not None and "+" in self.maze:
+        if self.maze is not None and self.is_drawn:
             return parse(self.maze)
         if self.maze == "sample" or (self.maze is None and self.size in SAMPLE_SIZES):
             return sample_layout(self.size)

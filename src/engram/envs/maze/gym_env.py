@@ -1,5 +1,6 @@
 """The maze as a Gymnasium environment, `engram/Maze-v0`."""
 
+import operator
 from typing import Any, ClassVar, Literal
 
 import gymnasium as gym
@@ -10,9 +11,9 @@ from jaxtyping import Float, UInt8
 from engram.envs.maze import config as constants
 from engram.envs.maze.config import MazeConfig, draw_image
 from engram.envs.maze.image_features import maze_features
-from engram.envs.maze.layout import MOVES, Layout, draw, random_layout
+from engram.envs.maze.layout import MOVES, Layout, check_layout, draw, random_layout
 from engram.envs.maze.render import draw_picture
-from engram.errors import EngramError
+from engram.errors import EngramError, nearest_names
 
 ENV_ID = "engram/Maze-v0"
 RENDER_MODES = ("human", "rgb_array", "ansi")
@@ -51,25 +52,37 @@ class MazeEnv(gym.Env[np.ndarray, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """The first observation; `options` may give the `layout` and the `trap` of the episode."""
-        super().reset(seed=seed)
         options = options or {}
+        layout, trap = options.get("layout"), options.get("trap")
+        if layout is not None:
+            layout = self._check_layout(layout)
+        if trap is not None:
+            trap = self._check_trap(trap)
+        super().reset(seed=seed)
         size = self.config.size
-        if "layout" in options:
-            self.layout = np.array(options["layout"], bool)
+        if layout is not None:
+            self.layout = layout
         elif self.config.is_dynamic:
             uniforms = self.np_random.random((2 * size**2, 4))
             loops = self.np_random.random((size, size, 4))
             self.layout = random_layout(uniforms, loops, self.config.loop_rate)
+        else:
+            self.layout = self.config.layout
         if self.config.trap:
             cell = int(self.np_random.integers(1, size**2 - 1))
-            x, y = options.get("trap", (cell // size, cell % size))
-            self.trap = int(x), int(y)
+            self.trap = trap or (cell // size, cell % size)
         self.position = (0, 0)
         self.path = [self.position]
         self._show()
         return self._observe(), {}
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        if not self.action_space.contains(action):
+            raise EngramError(
+                f"A maze has no action {action!r}: give 0, 1, 2 or 3 for north, south, east or "
+                "west."
+            )
+        action = int(action)
         x, y = self.position
         if not self.layout[x, y, action]:
             reward = constants.WALL_REWARD
@@ -94,6 +107,33 @@ class MazeEnv(gym.Env[np.ndarray, Any]):
         if self._window is not None:
             self._window.close()
             self._window = None
+
+    def _check_layout(self, layout: Any) -> Layout:
+        """The layout that is given for an episode."""
+        if self.config.observation == "features":
+            raise EngramError(
+                "Image features are those of one maze: give it as the argument maze, or choose "
+                "observation image or position."
+            )
+        return check_layout(layout, self.config.size)
+
+    def _check_trap(self, trap: Any) -> tuple[int, int]:
+        """The position of the trap that is given for an episode."""
+        if not self.config.trap:
+            raise EngramError(
+                "This maze has no trap: make it with trap=True, or leave the option trap out."
+            )
+        cells = range(self.config.size)
+        try:
+            x, y = (operator.index(number) for number in trap)
+        except (TypeError, ValueError):
+            x = y = -1
+        if x not in cells or y not in cells or (x, y) in ((0, 0), self.config.goal):
+            raise EngramError(
+                f"The trap cannot be at {trap!r}: give x and y from 0 to {len(cells) - 1}, of a "
+                "cell other than start and goal."
+            )
+        return x, y
 
     def _reward_here(self) -> float:
         if self.position == self.trap:
@@ -131,7 +171,7 @@ def make_config(arguments: dict[str, Any]) -> MazeConfig:
     names = MazeConfig.__dataclass_fields__
     if unknown := [name for name in arguments if name not in names]:
         raise EngramError(
-            f"A maze has no argument {unknown[0]!r}: it has {', '.join(names)} and render_mode."
+            f"A maze has no argument {unknown[0]!r}.{nearest_names(str(unknown[0]), names)}"
         )
     return MazeConfig(**arguments)
 
@@ -143,7 +183,7 @@ def observation_space(config: MazeConfig) -> spaces.Box:
     low = np.zeros(4 if config.trap else 2, np.float32)
     high = np.full_like(low, config.size - 1)
     if config.observation == "features":
-        low = np.concatenate([low, np.full(constants.NUM_FEATURES, -np.inf, np.float32)])
+        low = np.concatenate([low, np.zeros(constants.NUM_FEATURES, np.float32)])  # after a ReLU
         high = np.concatenate([high, np.full(constants.NUM_FEATURES, np.inf, np.float32)])
     return spaces.Box(low, high, dtype=np.float32)
 

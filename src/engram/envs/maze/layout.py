@@ -5,6 +5,8 @@ east and y to the south; directions are numbered as actions are, north, south, e
 """
 
 from collections import deque
+from numbers import Integral
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -15,6 +17,7 @@ ACTIONS = ("north", "south", "east", "west")
 MOVES = np.array([(0, -1), (0, 1), (1, 0), (-1, 0)])
 OPPOSITE = np.array([1, 0, 3, 2])
 MIN_SIZE, MAX_SIZE = 2, 100
+DRAWING_REMEDY = "draw it as `env.render()` does with render_mode='ansi'"
 
 # Cells [x][y] as sums of N = 1, E = 2, S = 4, W = 8, for each side that is open.
 _SAMPLES = {
@@ -75,10 +78,33 @@ def make_layout(size: int, seed: int, loop_rate: float = 0.0) -> Layout:
 
 def check_size(size: int) -> None:
     """Raises unless a maze can have so many rows and columns."""
-    if isinstance(size, bool) or not isinstance(size, int) or not MIN_SIZE <= size <= MAX_SIZE:
+    is_whole = isinstance(size, Integral) and not isinstance(size, bool)
+    if not is_whole or not MIN_SIZE <= size <= MAX_SIZE:
         raise EngramError(
             f"A maze cannot have size {size!r}: give a whole number from {MIN_SIZE} to {MAX_SIZE}."
         )
+
+
+def check_layout(layout: Any, size: int) -> Layout:
+    """A copy of a layout, after a check that it is that of a maze of this size."""
+    try:
+        array = np.array(layout)
+    except ValueError:  # a ragged list
+        array = np.array(None)
+    shape = (size, size, 4)
+    if array.shape != shape or array.dtype != bool:
+        raise EngramError(
+            f"A layout of a maze of size {size} must be an array of bool of shape {shape}, not of "
+            f"{array.dtype} of shape {array.shape}: give whether one can go, for each "
+            "[x, y, direction]."
+        )
+    if not np.array_equal(array, _both_ways(array)):
+        raise EngramError(
+            "A layout must open each passage from both of its sides, and none to the outside: make "
+            "it of a drawing with `engram.envs.maze.layout.parse`."
+        )
+    _check_goal(array)
+    return array
 
 
 def distances(layout: Layout) -> Int[np.ndarray, "n n"]:
@@ -96,6 +122,14 @@ def distances(layout: Layout) -> Int[np.ndarray, "n n"]:
                 steps[x, y] = steps[cell] + 1
                 queue.append((int(x), int(y)))
     return steps
+
+
+def _check_goal(layout: Layout) -> None:
+    if distances(layout)[0, 0] < 0:
+        raise EngramError(
+            "The goal of this maze cannot be reached from the start: open a way from the first "
+            "cell to the last."
+        )
 
 
 # Drawings
@@ -127,31 +161,34 @@ def draw(
 
 def parse(drawing: str) -> Layout:
     """The layout of a drawing as `draw` makes them; letters in cells are ignored."""
-    lines = [line.rstrip() for line in drawing.strip("\n").splitlines()]
-    indent = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
-    lines = [line[indent:] for line in lines]
+    lines = [line.strip() for line in drawing.splitlines() if line.strip()]
     size = (len(lines) - 1) // 2
-    check_size(size)
-    width = 4 * size + 1
-    if len(lines) != 2 * size + 1 or any(len(line) > width for line in lines):
+    is_square = len(lines) == 2 * size + 1 and all(len(line) == 4 * size + 1 for line in lines)
+    if not is_square or not MIN_SIZE <= size <= MAX_SIZE:
         raise EngramError(
-            f"A drawing of a maze with {size} rows must have {2 * size + 1} lines of at most "
-            f"{width} characters: draw it as `env.render()` does with render_mode='ansi'."
+            "A drawing of a maze with n rows must have 2 n + 1 lines of 4 n + 1 characters, with n "
+            f"from {MIN_SIZE} to {MAX_SIZE}: {DRAWING_REMEDY}."
         )
-    rows = [line.ljust(width) for line in lines]
     layout = np.zeros((size, size, 4), bool)
     for x in range(size):
         for y in range(size):
             column, row = 4 * x + 2, 2 * y + 1
-            layout[x, y, 1] = y < size - 1 and rows[row + 1][column] == " "
-            layout[x, y, 2] = x < size - 1 and rows[row][column + 2] == " "
+            layout[x, y, 1] = lines[row + 1][column] == " "
+            layout[x, y, 2] = lines[row][column + 2] == " "
     layout = _both_ways(layout)
-    if distances(layout)[0, 0] < 0:
-        raise EngramError(
-            "The goal of this maze cannot be reached from the start: open a way from the first "
-            "cell to the last."
-        )
+    for number, (line, redrawn) in enumerate(zip(lines, draw(layout).splitlines(), strict=True)):
+        if _without_letters(line, number) != _without_letters(redrawn, number):
+            raise EngramError(
+                f"Line {number + 1} of the drawing of a maze is {line!r}, but must be like "
+                f"{redrawn!r}: {DRAWING_REMEDY}."
+            )
+    _check_goal(layout)
     return layout
+
+
+def _without_letters(line: str, number: int) -> str:
+    """A line of a drawing without what is in its cells, if it has cells."""
+    return line if number % 2 == 0 else line[::4]
 
 
 def _both_ways(layout: Layout) -> Layout:
