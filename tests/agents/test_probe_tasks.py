@@ -16,7 +16,7 @@ from probes import (
     probe_spec,
 )
 
-from engram.agents import DQN, DRQN, MBEC, MFEC, NEC, PPO, MBECpp, Random, make
+from engram.agents import DQN, DRQN, MBEC, MFEC, NEC, PPO, MBECpp, Random, make, mbec
 from engram.agents.ppo import forward_one
 from engram.episodic import consolidation, control
 from engram.networks import zero_state
@@ -33,6 +33,7 @@ EPISODIC |= {"reward_lr": 5e-3, "p_read": 1.0, "p_refine": 0.0}
 LEARNERS = {
     "dqn": DQN(**Q_LEARNING, **REPLAY),
     "mbec": MBEC(**REPLAY, **EPISODIC),
+    "mbec of the paper": make("mbec", "paper", **REPLAY, **EPISODIC),
     "mbec++": make("mbec++", "paper", **Q_LEARNING, **REPLAY, **EPISODIC),
     "mfec": MFEC(gamma=0.5, epsilon_end=1.0, num_neighbours=3, memory_size=200),
     "nec": NEC(hidden_size=16, key_size=4, num_neighbours=5, memory_size=200, n_step=5, **REPLAY),
@@ -79,9 +80,12 @@ def values(learner, probe, observations, actions=()):
         return np.asarray(q[-1, 0])
     if isinstance(agent, PPO):
         return np.asarray(forward_one(state.networks, None, obs[-1:])[2])
-    episodic = state.episodic
-    for t, one_obs in enumerate(obs[:, None]):
-        plan, q, tau = control.plan_values(episodic, agent, SPEC, one_obs, jnp.array([t == 0]))
+    episodic, rules, features = state.episodic, control.PAPER_RULES, obs
+    if isinstance(agent, MBEC):
+        rules, features = agent.rules, mbec.model_input(state, obs)
+    for t, one_obs in enumerate(features[:, None]):
+        start = jnp.array([t == 0])
+        plan, q, tau = control.plan_values(episodic, agent, SPEC, one_obs, start, rules)
         if t < len(actions):
             episodic = episodic._replace(tau=control.select(plan, jnp.array([actions[t]])))
     if isinstance(agent, MBECpp):

@@ -27,10 +27,7 @@ def as_on_gpu(monkeypatch):
     monkeypatch.setattr("engram.runners.device_agent.platform", lambda: "gpu")
 
 
-LEAKS = pytest.mark.xfail(strict=True, reason="MBEC.reencode_keys compares with a traced array")
-
-
-@pytest.fixture(scope="module", params=["dqn", pytest.param("mbec", marks=LEAKS), "mbec++"])
+@pytest.fixture(scope="module", params=["dqn", "mbec", "mbec++"])
 def both_ways(request):
     """A run that learns in the main thread and the same one in a learner thread.
 

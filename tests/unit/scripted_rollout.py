@@ -6,14 +6,24 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from engram.agents import MBEC
+from engram.agents import make
 from engram.episodic import control
 from engram.networks import zero_state
 from engram.types import Spec, TimeStep
 
-# gamma is 1/2, L is 2, and the memory is not refined.
-AGENT = MBEC(gamma=0.5, chunk=2, memory_size=16, num_neighbours=1, p_refine=0.0, trajectory_dim=3)
+# The paper's MBEC. gamma is 1/2, L is 2, and the memory is not refined.
+AGENT = make(
+    "mbec",
+    "paper",
+    gamma=0.5,
+    chunk=2,
+    memory_size=16,
+    num_neighbours=1,
+    p_refine=0.0,
+    trajectory_dim=3,
+)
 SPEC = Spec((2,), 2, max_episode_steps=6, num_iterations=40)
 TERMINATED, TRUNCATED = "terminated", "truncated"
 FIVE_STEPS = [[(1.0, "")], [(2.0, "")], [(4.0, "")], [(8.0, "")], [(16.0, TERMINATED)]]
@@ -75,3 +85,14 @@ def rollout(agent, spec, script, extra=8):
             one_hot = np.eye(2)[int(action[env])]
             pairs[env].append(np.concatenate([obs[env], one_hot]).astype(np.float32))
     return Rollout(states, pairs)
+
+
+def assert_stored(state, expected):
+    """The memory holds these pairs of a key and a value, in any order."""
+    memory = state.episodic.memory
+    assert int(memory.size) == len(expected)
+    keys, values = np.asarray(memory.keys), np.asarray(memory.values)
+    for key, value in expected:
+        slot = np.abs(keys - key).sum(axis=1).argmin()
+        np.testing.assert_allclose(keys[slot], key, atol=1e-6)
+        assert values[slot] == pytest.approx(value, rel=1e-5, abs=1e-6)

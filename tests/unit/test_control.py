@@ -6,7 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scripted_rollout import AGENT, FIVE_STEPS, SPEC, TERMINATED, TRUNCATED, programs, rollout
+from scripted_rollout import (
+    AGENT,
+    FIVE_STEPS,
+    SPEC,
+    TERMINATED,
+    TRUNCATED,
+    assert_stored,
+    programs,
+    rollout,
+)
 
 from engram.episodic import control
 from engram.types import TimeStep
@@ -21,17 +30,6 @@ def no_moving_of_neighbours():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(control, "WRITE_LR", 0.0)
         yield
-
-
-def assert_stored(state, expected):
-    """The memory holds these pairs of a key and a value, in any order."""
-    memory = state.episodic.memory
-    assert int(memory.size) == len(expected)
-    keys, values = np.asarray(memory.keys), np.asarray(memory.values)
-    for key, value in expected:
-        slot = np.abs(keys - key).sum(axis=1).argmin()
-        np.testing.assert_allclose(keys[slot], key, atol=1e-6)
-        assert values[slot] == pytest.approx(value, rel=1e-5, abs=1e-6)
 
 
 def first_episode(result, env=0):

@@ -35,6 +35,8 @@ def base_values():
         ("p_read", 1.0),
         ("p_refine", 0.0),
         ("store_final", True),
+        ("rewards", "memory"),
+        ("n_step", 1),
         ("gamma", 0.9),
         ("normalize_obs", "bounds"),
         ("truncation_is_terminal", True),

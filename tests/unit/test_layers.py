@@ -38,7 +38,8 @@ ROOMS = [
     "paper.maze paper.convergence paper.theory paper.parameters paper.trajectory_space",
     "paper.noisy_control_page paper.maze_page paper.validation paper.atari_scores paper.atari_runs",
     "paper.atari_page paper.campaign paper.atari paper.experiments paper.report",
-    "paper.maze_animation cli.training cli.evaluation cli.paper cli.play cli.arguments cli cli.__main__",
+    "paper.maze_animation",
+    "cli.training cli.evaluation cli.paper cli.play cli.arguments cli cli.__main__",
     "__main__ engram",
 ]
 LAYERS = [name for room in ROOMS for name in room.split()]

@@ -233,6 +233,24 @@ def test_insert_skips_masked_keys_and_moves_no_neighbour():
     assert int(memory.num_inserted) == 5
 
 
+def test_a_memory_knows_the_step_that_each_key_came_from():
+    memory = init_memory(3, 1, has_source=True)
+    recall_and_write = jax.jit(
+        lambda memory, tau, mask, source: write(
+            memory, lookup(memory, tau, 1), tau, tau[:, 0], 0.5, mask, source=source
+        )
+    )
+    for keys, mask, source in (
+        ((1.0, 2.0), (True, False), (10, 11)),
+        ((1.0, 3.0), (True, True), (12, 13)),  # the first is stored already
+        ((4.0, 5.0), (True, True), (14, 15)),  # the last replaces the earliest
+    ):
+        arrays = jnp.array(mask), jnp.array(source, jnp.int32)
+        memory = recall_and_write(memory, column(*keys), *arrays)
+    assert memory.keys[:, 0].tolist() == [5.0, 3.0, 4.0]
+    assert memory.source.tolist() == [15, 13, 14]
+
+
 def test_masked_keys_are_equal_to_no_key():
     tau, mask = column(1.0, 2.0, 1.0, 1.0), jnp.array([False, True, True, True])
     equal = mem.equal_keys(tau, mask).astype(int)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engram.envs.atari import GAMES
-from engram.paper import atari_page, atari_runs, noisy_control_page, report
+from engram.paper import atari_page, atari_runs, maze_page, noisy_control_page, report
 from engram.paper.experiments import EXPERIMENTS
 
 RESULTS = Path(__file__).parent.parent.parent / "results"
@@ -22,6 +22,11 @@ def test_atari_page_is_generated_from_its_files():
     text = (RESULTS / "atari" / "README.md").read_text(encoding="utf-8")
     assert text == atari_page.page(RESULTS)
     assert all(row["game"] in GAMES for row in atari_runs.read_rows(RESULTS))
+
+
+def test_maze_page_is_generated_from_its_files():
+    text = (RESULTS / "maze" / "README.md").read_text(encoding="utf-8")
+    assert text == maze_page.page(RESULTS)
 
 
 def test_report_is_generated_from_the_files():

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 from optax import GradientTransformation
 
@@ -186,7 +187,7 @@ class MBEC(EpisodicControlConfig, ReplayConfig, CommonConfig):
 
     def reencode_keys(self, state: State, spec: Spec, step: Int[Array, ""]) -> State:
         """Renews the encoder of keys and all keys, if that is due."""
-        due = jnp.array(reencoding.schedule(spec.num_iterations), jnp.int32)
+        due = np.array(reencoding.schedule(spec.num_iterations), np.int32)
 
         def renew():
             renewed = reencoding.reencode(

@@ -339,9 +339,13 @@ def episodic_step(
     num_written = config.num_write_neighbours or config.num_neighbours
     is_refined = uniforms.refine < config.p_refine
     if rules.includes_reward:
-        # `best_q` belongs to the next episode where one was truncated.
-        continued = jnp.where(result.done, read(state, config, near_reached), best_q)
-        next_value = jnp.where(result.terminal, 0.0, continued)
+        # Where an episode was truncated `best_q` is of the next one: there the memory's own value
+        # of the last step tells what would have followed.
+        followed = (read(state, config, near_reached) - result.reward) / jnp.maximum(
+            config.gamma, 1e-6
+        )
+        next_value = jnp.where(result.done, followed, best_q)
+        next_value = jnp.where(result.terminal, 0.0, next_value)
         near_refined, refined = near_reached, result.reward + config.gamma * next_value
         is_refined &= has_step
     else:

@@ -63,11 +63,15 @@ def schedule(num_iterations: int) -> list[int]:
 class FeatureSums(NamedTuple):
     """Sums over steps of features, squares, and products with those of the next step."""
 
+    origin: Float[Array, "F"]
+    """what is subtracted from features, which far from 0 would leave no digits to their squares"""
     count: Float[Array, ""]
     total: Float[Array, "F"]
     squares: Float[Array, "F"]
     pairs: Float[Array, ""]
     products: Float[Array, "F"]
+    pair_totals: Float[Array, "F"]
+    """sums of the features of both steps of each pair"""
 
 
 def persistence_weights(
@@ -83,12 +87,15 @@ def persistence_weights(
     mean = sums.total / count
     variance = jnp.maximum(sums.squares / count - mean**2, 0.0)
     std = jnp.sqrt(variance)
-    varies = std > 1e-4 * jnp.abs(mean) + 1e-8  # less is rounding
+    varies = std > 1e-6 * jnp.abs(sums.origin) + 1e-8  # less is rounding
     std = jnp.where(varies, std, 1.0)
-    autocorrelation = (sums.products / pairs - mean**2) / std**2
+    autocovariance = (sums.products - mean * sums.pair_totals) / pairs + mean**2
+    autocorrelation = autocovariance / std**2
     weight = jnp.clip(autocorrelation - 2 / jnp.sqrt(count), 0.0, 1.0)
     weight = jnp.where(autocorrelation > MIN_AUTOCORRELATION, weight, 0.0)
-    return mean, jnp.where(varies, (weight if is_weighed else 1.0) / std, 0.0)
+    # Where every episode has one step nothing can outlast it.
+    weight = jnp.where((sums.pairs > 0) & is_weighed, weight, 1.0)
+    return sums.origin + mean, jnp.where(varies, weight / std, 0.0)
 
 
 def feature_sums(
@@ -100,20 +107,24 @@ def feature_sums(
     def add_row(iteration, carry):
         sums, previous, continues = carry
         row = iteration % rows
-        features = _encode(encoder, replay.obs[row])
+        features = _encode(encoder, replay.obs[row]) - origin
         products = jnp.where(continues[:, None], features * previous, 0.0)
+        both = jnp.where(continues[:, None], features + previous, 0.0)
         sums = FeatureSums(
+            origin=origin,
             count=sums.count + len(features),
             total=sums.total + jnp.sum(features, axis=0),
             squares=sums.squares + jnp.sum(features**2, axis=0),
             pairs=sums.pairs + jnp.sum(continues),
             products=sums.products + jnp.sum(products, axis=0),
+            pair_totals=sums.pair_totals + jnp.sum(both, axis=0),
         )
         return sums, features, replay.done[row] == 0
 
     shape = jax.eval_shape(lambda: _encode(encoder, replay.obs[0]))
     zeros = jnp.zeros(shape.shape[-1])
-    sums = FeatureSums(jnp.zeros(()), zeros, zeros, jnp.zeros(()), zeros)
+    origin = _encode(encoder, replay.obs[first % rows])[0]
+    sums = FeatureSums(origin, jnp.zeros(()), zeros, zeros, jnp.zeros(()), zeros, zeros)
     carry = sums, jnp.zeros(shape.shape), jnp.zeros(shape.shape[0], bool)
     return lax.fori_loop(first, step, add_row, carry)[0]
 
