@@ -61,17 +61,18 @@ def schedule(num_iterations: int) -> list[int]:
 
 
 class FeatureSums(NamedTuple):
-    """Sums over steps of features, squares, and products with those of the next step."""
+    """Sums of features over steps, and over pairs of steps that follow each other."""
 
     origin: Float[Array, "F"]
     """what is subtracted from features, which far from 0 would leave no digits to their squares"""
     count: Float[Array, ""]
     total: Float[Array, "F"]
     squares: Float[Array, "F"]
-    pairs: Float[Array, ""]
+    num_pairs: Float[Array, ""]
+    pair_totals: Float[Array, "2 F"]
+    """of the first and of the second step of each pair"""
+    pair_squares: Float[Array, "2 F"]
     products: Float[Array, "F"]
-    pair_totals: Float[Array, "F"]
-    """sums of the features of both steps of each pair"""
 
 
 def persistence_weights(
@@ -83,19 +84,26 @@ def persistence_weights(
     counts as 0. The others are lowered by two standard errors, since few steps say little. Without
     `is_weighed`, the weight is one per standard deviation.
     """
-    count, pairs = jnp.maximum(sums.count, 1), jnp.maximum(sums.pairs, 1)
-    mean = sums.total / count
-    variance = jnp.maximum(sums.squares / count - mean**2, 0.0)
-    std = jnp.sqrt(variance)
+    mean, std = _mean_and_std(sums.count, sums.total, sums.squares)
     varies = std > 1e-6 * jnp.abs(sums.origin) + 1e-8  # less is rounding
-    std = jnp.where(varies, std, 1.0)
-    autocovariance = (sums.products - mean * sums.pair_totals) / pairs + mean**2
-    autocorrelation = autocovariance / std**2
-    weight = jnp.clip(autocorrelation - 2 / jnp.sqrt(count), 0.0, 1.0)
+    # The two steps of a pair have means of their own: on its way to a goal a feature may grow.
+    pair_means, pair_stds = _mean_and_std(sums.num_pairs, sums.pair_totals, sums.pair_squares)
+    covariance = sums.products / jnp.maximum(sums.num_pairs, 1) - pair_means[0] * pair_means[1]
+    scale = pair_stds[0] * pair_stds[1]
+    autocorrelation = jnp.where(scale > 0, covariance / jnp.where(scale > 0, scale, 1.0), 0.0)
+    weight = jnp.clip(autocorrelation - 2 / jnp.sqrt(jnp.maximum(sums.count, 1)), 0.0, 1.0)
     weight = jnp.where(autocorrelation > MIN_AUTOCORRELATION, weight, 0.0)
     # Where every episode has one step nothing can outlast it.
-    weight = jnp.where((sums.pairs > 0) & is_weighed, weight, 1.0)
-    return sums.origin + mean, jnp.where(varies, weight / std, 0.0)
+    weight = jnp.where((sums.num_pairs > 0) & is_weighed, weight, 1.0)
+    return sums.origin + mean, jnp.where(varies, weight / jnp.where(varies, std, 1.0), 0.0)
+
+
+def _mean_and_std(
+    count: Float[Array, ""], total: Float[Array, "*B F"], squares: Float[Array, "*B F"]
+) -> tuple[Float[Array, "*B F"], Float[Array, "*B F"]]:
+    mean = total / jnp.maximum(count, 1)
+    variance = squares / jnp.maximum(count, 1) - mean**2
+    return mean, jnp.sqrt(jnp.maximum(variance, 0.0))
 
 
 def feature_sums(
@@ -103,30 +111,31 @@ def feature_sums(
 ) -> FeatureSums:
     """Sums over the steps of iterations `first` to `step` - 1, which replay holds."""
     rows = replay.action.shape[0]
+    origin = _encode(encoder, replay.obs[first % rows])[0]
 
     def add_row(iteration, carry):
         sums, previous, continues = carry
         row = iteration % rows
         features = _encode(encoder, replay.obs[row]) - origin
-        products = jnp.where(continues[:, None], features * previous, 0.0)
-        both = jnp.where(continues[:, None], features + previous, 0.0)
+        pair = jnp.where(continues[:, None], jnp.stack([previous, features]), 0.0)
         sums = FeatureSums(
             origin=origin,
             count=sums.count + len(features),
             total=sums.total + jnp.sum(features, axis=0),
             squares=sums.squares + jnp.sum(features**2, axis=0),
-            pairs=sums.pairs + jnp.sum(continues),
-            products=sums.products + jnp.sum(products, axis=0),
-            pair_totals=sums.pair_totals + jnp.sum(both, axis=0),
+            num_pairs=sums.num_pairs + jnp.sum(continues),
+            pair_totals=sums.pair_totals + jnp.sum(pair, axis=1),
+            pair_squares=sums.pair_squares + jnp.sum(pair**2, axis=1),
+            products=sums.products + jnp.sum(pair[0] * pair[1], axis=0),
         )
         return sums, features, replay.done[row] == 0
 
-    shape = jax.eval_shape(lambda: _encode(encoder, replay.obs[0]))
-    zeros = jnp.zeros(shape.shape[-1])
-    origin = _encode(encoder, replay.obs[first % rows])[0]
-    sums = FeatureSums(origin, jnp.zeros(()), zeros, zeros, jnp.zeros(()), zeros, zeros)
-    carry = sums, jnp.zeros(shape.shape), jnp.zeros(shape.shape[0], bool)
-    return lax.fori_loop(first, step, add_row, carry)[0]
+    zero, zeros = jnp.zeros(()), jnp.zeros_like(origin)
+    pair_zeros = jnp.zeros((2, *origin.shape))
+    sums = FeatureSums(origin, zero, zeros, zeros, zero, pair_zeros, pair_zeros, zeros)
+    num_envs = replay.action.shape[1]
+    no_step = jnp.zeros((num_envs, *origin.shape)), jnp.zeros(num_envs, bool)
+    return lax.fori_loop(first, step, add_row, (sums, *no_step))[0]
 
 
 class Reencoded(NamedTuple):
