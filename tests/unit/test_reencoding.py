@@ -32,18 +32,22 @@ def weights_by_hand(features, done, is_weighed=True):
     features = np.asarray(features, np.float64)
     rows, num_envs, _ = features.shape
     mean, std = features.mean(axis=(0, 1)), features.std(axis=(0, 1))
-    products = [
-        (features[t, env] - mean) * (features[t - 1, env] - mean)
+    pairs = [
+        (features[t - 1, env], features[t, env])
         for env in range(num_envs)
         for t in range(1, rows)
         if not done[t - 1, env]
     ]
     safe_std = np.where(std > 1e-6, std, 1.0)
-    autocorrelation = sum(products, np.zeros_like(mean)) / max(len(products), 1) / safe_std**2
+    autocorrelation = np.zeros_like(mean)
+    for feature in range(len(mean)):
+        first, second = np.array([(a[feature], b[feature]) for a, b in pairs]).reshape(-1, 2).T
+        if len(pairs) and min(first.std(), second.std()) > 1e-3 * std[feature]:
+            autocorrelation[feature] = np.corrcoef(first, second)[0, 1]
     lowered = np.clip(autocorrelation - 2 / np.sqrt(rows * num_envs), 0, 1)
     lowered[autocorrelation < MIN_AUTOCORRELATION] = 0
-    weight = lowered if is_weighed else 1.0
-    return mean, np.where(std > 1e-6, weight / safe_std, 0.0), len(products)
+    weight = lowered if is_weighed and pairs else 1.0
+    return mean, np.where(std > 1e-6, weight / safe_std, 0.0), len(pairs)
 
 
 def ring_of(features, done, rows):
@@ -83,11 +87,10 @@ def test_weights_are_those_of_the_steps_that_replay_holds(steps, p_end, seed):
     held = features[-rows:], done[-rows:]
     for is_weighed in (True, False):
         mean, weight, pairs = weights_by_hand(*held, is_weighed)
-        assert (int(sums.count), int(sums.pairs)) == (3 * min(steps, rows), pairs)
-        if pairs or not is_weighed:
-            ours = persistence_weights(sums, is_weighed)
-            np.testing.assert_allclose(ours[0], mean, rtol=1e-4, atol=1e-4)
-            np.testing.assert_allclose(ours[1], weight, rtol=1e-2, atol=1e-3)
+        assert (int(sums.count), int(sums.num_pairs)) == (3 * min(steps, rows), pairs)
+        ours = persistence_weights(sums, is_weighed)
+        np.testing.assert_allclose(ours[0], mean, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(ours[1], weight, rtol=1e-2, atol=1e-3)
 
 
 def test_weights_of_two_short_episodes_agree_with_numbers_by_hand():
@@ -96,8 +99,16 @@ def test_weights_of_two_short_episodes_agree_with_numbers_by_hand():
     done = np.array([[0, 1], [1, 0], [0, 0]])
     mean, weight = weights_of(features, done)
     assert mean.tolist() == [2.0]
-    autocorrelation = ((0 + 16) / 2 - 2**2) / 4
-    np.testing.assert_allclose(weight, (autocorrelation - 2 / np.sqrt(6)) / 2, rtol=1e-5)
+    np.testing.assert_allclose(weight, (1 - 2 / np.sqrt(6)) / 2, rtol=1e-5)
+
+
+def test_a_feature_that_only_grows_within_episodes_persists():
+    """Its steps in pairs are (0, 1), (1, 2) and (2, 2), as y is on the way through the maze."""
+    features = np.array([0.0, 1.0, 2.0, 2.0] * 20).reshape(-1, 1, 1)
+    done = np.array([0, 0, 0, 1] * 20).reshape(-1, 1)
+    _, (weight,) = weights_of(features, done)
+    expected = np.corrcoef([0, 1, 2], [1, 2, 2])[0, 1] - 2 / np.sqrt(80)
+    assert weight * features.std() == pytest.approx(expected, rel=1e-3)
 
 
 def autoregressive(rng, steps, correlation, scale=1.0):

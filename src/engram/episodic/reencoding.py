@@ -89,8 +89,9 @@ def persistence_weights(
     # The two steps of a pair have means of their own: on its way to a goal a feature may grow.
     pair_means, pair_stds = _mean_and_std(sums.num_pairs, sums.pair_totals, sums.pair_squares)
     covariance = sums.products / jnp.maximum(sums.num_pairs, 1) - pair_means[0] * pair_means[1]
-    scale = pair_stds[0] * pair_stds[1]
-    autocorrelation = jnp.where(scale > 0, covariance / jnp.where(scale > 0, scale, 1.0), 0.0)
+    has_correlation = jnp.min(pair_stds, axis=0) > 1e-3 * std
+    scale = jnp.where(has_correlation, pair_stds[0] * pair_stds[1], 1.0)
+    autocorrelation = jnp.where(has_correlation, covariance / scale, 0.0)
     weight = jnp.clip(autocorrelation - 2 / jnp.sqrt(jnp.maximum(sums.count, 1)), 0.0, 1.0)
     weight = jnp.where(autocorrelation > MIN_AUTOCORRELATION, weight, 0.0)
     # Where every episode has one step nothing can outlast it.
