@@ -77,17 +77,15 @@ def plot_grid(
 def plot_panels(
     panels: Mapping[str, tuple[str, Mapping[str, Curves]]], path: str | Path, columns: int = 3
 ) -> None:
-    """Draws panels of curves as `plot_grid`; each has its own label of the x axis."""
-    labels = list(dict.fromkeys(label for _, curves in panels.values() for label in curves))
+    """Draws panels of curves as `plot_grid`, each with its own legend and label of the x axis."""
     columns = max(1, min(columns, len(panels)))
-    figure, axes = _subplots(len(panels), columns, (3.0, 2.4), 0.4)
-    palette, lines = colours(labels), {}
+    figure, axes = _subplots(len(panels), columns, (3.3, 2.7), 0.4)
     for ax, (title, (x_label, curves)) in zip(axes, panels.items(), strict=False):
-        lines |= _draw_curves(ax, curves, palette, draw_seeds=False)
+        lines = _draw_curves(ax, curves, colours(curves), draw_seeds=False)
         _panel_title(ax, title)
         ax.set_xlabel(x_label, fontsize=8, color=GREY)
-    legend = {label: lines[label] for label in labels}
-    _legend(figure, legend, "outside upper center", ncols=2 * columns)
+        style: Any = {"frameon": False, "fontsize": 7, "labelcolor": DARK, "handlelength": 1.2}
+        ax.legend(list(lines.values()), list(lines), **style)
     _save(figure, path)
 
 
