@@ -79,7 +79,7 @@ def test_evaluation_does_not_change_the_trained_agents(evaluation):
 def test_an_agent_that_does_not_learn_acts_the_same_in_training_and_evaluation(monkeypatch, agent):
     disable_learning(monkeypatch, agent)
     monkeypatch.setattr("engram.envs.atari.MAX_FRAMES", 480)
-    monkeypatch.setattr("engram.episodic.memory.write", lambda memory, *_: memory)
+    monkeypatch.setattr("engram.episodic.memory.write", lambda memory, *_, **__: memory)
     monkeypatch.setattr("engram.running_stats.update", lambda stats, _: stats)
     monkeypatch.setattr("engram.agents.common.epsilon_schedule", lambda *_: jnp.zeros(()))
     runner = make_runner(agent, ["atari:breakout"], [3], num_envs=4)

@@ -157,7 +157,7 @@ def test_runs_of_one_training_may_differ_in_task_and_options():
 
 
 def test_a_point_of_the_curve_is_the_mean_return_of_the_last_ten_episodes():
-    stats = EpisodeStats(2, 100, 5, ["loss"])
+    stats = EpisodeStats(2, 100, 5, ["loss"], num_envs=2)
     assert np.isnan(stats.mean_returns()).all()
     returns = np.full((7, 2, 2), np.nan)
     returns[[0, 2], 0, [0, 1]] = 4.0, 8.0

@@ -46,7 +46,7 @@ def weights_by_hand(features, done, is_weighed=True):
             autocorrelation[feature] = np.corrcoef(first, second)[0, 1]
     lowered = np.clip(autocorrelation - 2 / np.sqrt(rows * num_envs), 0, 1)
     lowered[autocorrelation < MIN_AUTOCORRELATION] = 0
-    weight = lowered if is_weighed and pairs else 1.0
+    weight = lowered if is_weighed and (lowered > 0).any() else 1.0
     return mean, np.where(std > 1e-6, weight / safe_std, 0.0), len(pairs)
 
 
@@ -129,8 +129,21 @@ def test_a_persistent_feature_weighs_its_autocorrelation_per_standard_deviation(
 def test_white_noise_and_features_of_low_autocorrelation_have_weight_0():
     rng = np.random.default_rng(1)
     noise, low = rng.normal(size=(50, 1, 400)), autoregressive(rng, 2_000, 0.4)
-    assert np.mean(weights_of(noise)[1] > 0) < 0.01  # one half is 3.5 standard errors
-    assert weights_of(low)[1].tolist() == [0.0]
+    assert np.mean(beside_a_ramp(noise) > 0) < 0.01  # one half is 3.5 standard errors
+    assert beside_a_ramp(low).tolist() == [0.0]
+
+
+def beside_a_ramp(features, done=None):
+    """The weights of features beside one that persists."""
+    ramp = np.broadcast_to(np.arange(len(features))[:, None, None], (*features.shape[:2], 1))
+    *weights, last = weights_of(np.concatenate([features, ramp], axis=-1), done)[1]
+    assert last > 0
+    return np.array(weights)
+
+
+def test_where_nothing_persists_all_features_weigh_one_per_standard_deviation():
+    noise = np.random.default_rng(3).normal(size=(200, 1, 2)) * [1.0, 5.0]
+    np.testing.assert_allclose(weights_of(noise)[1], 1 / noise.std(axis=(0, 1)), rtol=1e-3)
 
 
 @pytest.mark.parametrize("p_end", [0.0, 0.2])
@@ -163,9 +176,8 @@ def test_steps_of_different_episodes_are_no_pairs():
     features = np.tile([1.0, 1.0, -1.0, -1.0], 50)[:, None, None]
     done = np.tile([0, 1], 100)[:, None]
     _, (within,) = weights_of(features, done)
-    _, (across,) = weights_of(features)
     assert within == pytest.approx(1 - 2 / np.sqrt(200), rel=1e-5)
-    assert across == 0.0
+    assert beside_a_ramp(features).tolist() == [0.0]
 
 
 def test_inputs_are_clipped_deviations():
