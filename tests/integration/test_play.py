@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -53,6 +54,7 @@ class Terminal:
 
     def read_until(self, text):
         while text not in self.output:
+            assert select.select([self.master], [], [], 60)[0], f"no {text!r} in {self.output!r}"
             self.output += os.read(self.master, 4_096).decode()
 
     def press(self, keys):

@@ -13,8 +13,10 @@ def main(arguments: list[str] | None = None) -> None:
     """Run a command; what the user can put right is one sentence and exit code 2."""
     words = sys.argv[1:] if arguments is None else arguments
     if threading.current_thread() is threading.main_thread():
-        # a command that is asked to end cleans up as after Ctrl-C
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        # A command that is asked to end cleans up as after Ctrl-C, and so it does if it was started
+        # in the background, where shells ignore Ctrl-C.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.default_int_handler)
     try:
         run([word for word in words if word != "--traceback"])
         sys.stdout.flush()
