@@ -1,4 +1,4 @@
-"""The preset `engram` on the nine noisy tasks, with and without its parts; not in the paper."""
+"""The preset `engram` on the nine noisy tasks, MBEC++'s and MBEC's; not in the paper."""
 
 from functools import partial
 
@@ -16,11 +16,13 @@ from engram.paper.noisy_control import (
 from engram.paper.runs import Run
 
 POLE = "cartpole-gaussian"
+DEFAULTS = "mbec defaults"
 AGENTS = {
     "engram": make("mbec++", "engram", **AS_TRAINED),
     "dqn+": make("dqn", "engram"),
     "without memory": make("mbec++", "engram", **AS_TRAINED, fixed_beta=0.0),
     "without trajectory": make("mbec++", "engram", **AS_TRAINED, q_uses_tau=False),
+    DEFAULTS: make("mbec", "engram"),
 }
 
 
@@ -58,5 +60,16 @@ ENGRAM_PARTS = Experiment(
         leads_on_all("engram", label, number=0)
         for label in ("without memory", "without trajectory")
     ),
+    draw=partial(draw_tasks, NOISY),
+)
+
+MBEC_DEFAULTS = Experiment(
+    name="mbec-defaults",
+    in_paper=False,
+    paper="Not in the paper: MBEC with the preset `engram`, which was found in the mazes (mbec "
+    "defaults), and with the paper's options (mbec)",
+    runs=(*engram_runs(DEFAULTS), *classic_runs(NOISY, ("mbec", "random"))),
+    quick_runs=tuple(run for run in engram_runs(DEFAULTS) if run.task == POLE),
+    claims=tuple(leads_on_all(DEFAULTS, rival, number=0) for rival in ("mbec", "random")),
     draw=partial(draw_tasks, NOISY),
 )

@@ -6,7 +6,7 @@ from engram.errors import EngramError, nearest_names
 from engram.paper.ablations import ABLATIONS, CONSOLIDATION
 from engram.paper.atari import ATARI
 from engram.paper.convergence import CONVERGENCE
-from engram.paper.engram_preset import ENGRAM_PARTS, ENGRAM_PRESET
+from engram.paper.engram_preset import ENGRAM_PARTS, ENGRAM_PRESET, MBEC_DEFAULTS
 from engram.paper.experiment import Claim, Experiment, ExperimentResults
 from engram.paper.maze import MAZE
 from engram.paper.new_seeds import NEW_SEEDS
@@ -50,6 +50,7 @@ EXPERIMENTS = {
         CLEAN_CONTROL,
         ENGRAM_PRESET,
         ENGRAM_PARTS,
+        MBEC_DEFAULTS,
         NEW_SEEDS,
         ATARI,
         NAVIGATION,
