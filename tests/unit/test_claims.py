@@ -95,7 +95,7 @@ def test_experiments_are_selected_by_name_or_together():
         return [experiment.name for experiment in experiments.select(given)]
 
     assert names("all") == list(experiments.EXPERIMENTS)
-    ours = {"clean-control", "engram-preset", "engram-pieces", "new-seeds"}
+    ours = {"clean-control", "engram-preset", "engram-pieces", "mbec-defaults", "new-seeds"}
     assert set(names("all")) - set(names("paper")) == ours
     assert names("ablations", "noisy-control", "ablations") == ["noisy-control", "ablations"]
 
