@@ -236,3 +236,9 @@ def test_keys_of_a_window_walk_to_the_goal(capsys, monkeypatch, last):
         main(["play", "maze3", "--window"])
         assert "the goal is not reached" in last_line(capsys.readouterr().out)
     assert not pygame.display.get_init()
+
+
+def test_without_any_input_the_maze_is_only_shown(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)  # as Python does where a shell closed it
+    main(["play"])
+    assert "A" in capsys.readouterr().out

@@ -75,6 +75,17 @@ def weights_of(features, done=None, is_weighed=True):
     return [np.asarray(x) for x in persistence_weights(sums_of(features, done), is_weighed)]
 
 
+def test_a_feature_that_only_rounding_changes_does_not_take_all_weight():
+    steps = np.arange(400)
+    noise = np.random.default_rng(0).normal(size=400)
+    features = np.stack([1e7 + steps % 10, noise], axis=-1)[:, None]
+    done = (steps % 10 == 9)[:, None]
+    sums = feature_sums(None, ring_of(features, done, 400), jnp.int32(0), jnp.int32(400))
+    _, weight = persistence_weights(sums)
+    assert weight[0] == 0
+    assert weight[1] == pytest.approx(1 / noise.std(), rel=1e-4)
+
+
 @settings(max_examples=40)
 @given(steps=st.integers(1, 30), p_end=st.sampled_from([0.0, 0.3]), seed=st.integers(0, 99))
 def test_weights_are_those_of_the_steps_that_replay_holds(steps, p_end, seed):

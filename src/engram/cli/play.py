@@ -134,7 +134,7 @@ def play(game: Game, inputs: Iterable[Iterable[str]], show: Callable[[], None]) 
 def is_interactive() -> bool:
     """Whether there is a terminal on which a drawing can be replaced."""
     is_dumb = os.environ.get("TERM") == "dumb"
-    return sys.stdin.isatty() and sys.stdout.isatty() and not is_dumb
+    return bool(sys.stdin) and sys.stdin.isatty() and sys.stdout.isatty() and not is_dumb
 
 
 # Window
@@ -160,7 +160,7 @@ def play_in_window(game: Game, title: str) -> None:
 def play_by_lines(game: Game) -> None:
     """Print the maze, and read letters from lines: where there is no terminal."""
     print(HELP_WITH_LINES)
-    lines = (line.strip().lower() for line in sys.stdin)
+    lines = (line.strip().lower() for line in sys.stdin or ())
     play(game, lines, lambda: print(f"{game.env.render()}\n{game.status()}", flush=True))
 
 

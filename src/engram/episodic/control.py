@@ -51,7 +51,7 @@ class EpisodicControlConfig:
     p_refine: Probability = 0.1
     """p_u, probability of refining the memory in a step"""
     store_final: bool = False
-    """also store the trajectory at each episode's last step, whose return is 0"""
+    """also store the trajectory at each episode's last step"""
     trajectory_loss: Literal["recall", "prediction", "none"] = "recall"
     """loss of the trajectory model: TR, TP, or none"""
     trajectory_lr: Positive = 5e-4

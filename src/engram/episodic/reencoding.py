@@ -95,7 +95,8 @@ def persistence_weights(
     weight = jnp.clip(autocorrelation - 2 / jnp.sqrt(jnp.maximum(sums.count, 1)), 0.0, 1.0)
     weight = jnp.where(autocorrelation > MIN_AUTOCORRELATION, weight, 0.0)
     # Where nothing persists, as in episodes of one step, all features are taken alike.
-    weight = jnp.where(jnp.any(weight > 0) & is_weighed, weight, 1.0)
+    persists = jnp.any((weight > 0) & varies)
+    weight = jnp.where(persists & is_weighed, weight, 1.0)
     return sums.origin + mean, jnp.where(varies, weight / jnp.where(varies, std, 1.0), 0.0)
 
 
