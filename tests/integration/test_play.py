@@ -242,3 +242,9 @@ def test_without_any_input_the_maze_is_only_shown(capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)  # as Python does where a shell closed it
     main(["play"])
     assert "A" in capsys.readouterr().out
+
+
+def test_a_byte_that_is_no_letter_is_an_unknown_key(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\nq\n"), encoding="utf-8"))
+    main(["play"])
+    assert "the goal is not reached" in last_line(capsys.readouterr().out)

@@ -44,7 +44,7 @@ def weights_by_hand(features, done, is_weighed=True):
         first, second = np.array([(a[feature], b[feature]) for a, b in pairs]).reshape(-1, 2).T
         if len(pairs) and min(first.std(), second.std()) > 1e-3 * std[feature]:
             autocorrelation[feature] = np.corrcoef(first, second)[0, 1]
-    lowered = np.clip(autocorrelation - 2 / np.sqrt(rows * num_envs), 0, 1)
+    lowered = np.clip(autocorrelation - 2 / np.sqrt(max(len(pairs), 1)), 0, 1)
     lowered[autocorrelation < MIN_AUTOCORRELATION] = 0
     weight = lowered if is_weighed and (lowered > 0).any() else 1.0
     return mean, np.where(std > 1e-6, weight / safe_std, 0.0), len(pairs)
@@ -104,13 +104,21 @@ def test_weights_are_those_of_the_steps_that_replay_holds(steps, p_end, seed):
         np.testing.assert_allclose(ours[1], weight, rtol=1e-2, atol=1e-3)
 
 
-def test_weights_of_two_short_episodes_agree_with_numbers_by_hand():
-    """Episodes 0, 0 | 4 and 0 | 4, 4: the pairs are (0, 0) and (4, 4), mean and deviation are 2."""
-    features = np.array([[0.0, 0.0], [0.0, 4.0], [4.0, 4.0]])[..., None]
-    done = np.array([[0, 1], [1, 0], [0, 0]])
+def test_weights_of_short_episodes_agree_with_numbers_by_hand():
+    """Ten times the episodes 0, 0 and 4, 4: 20 pairs, mean and deviation are 2."""
+    features = np.tile([0.0, 0.0, 4.0, 4.0], 10)[:, None, None]
+    done = np.tile([0, 1], 20)[:, None]
     mean, weight = weights_of(features, done)
     assert mean.tolist() == [2.0]
-    np.testing.assert_allclose(weight, (1 - 2 / np.sqrt(6)) / 2, rtol=1e-5)
+    np.testing.assert_allclose(weight, (1 - 2 / np.sqrt(20)) / 2, rtol=1e-5)
+
+
+def test_two_pairs_among_many_steps_say_nothing():
+    """Episodes of one step but for 0, 0 and 4, 4: what two pairs show may be chance."""
+    features = np.array([0.0, 0.0, 4.0, 4.0] + [0.0, 4.0] * 50).reshape(-1, 1, 1)
+    done = np.array([0, 1] * 2 + [1] * 100).reshape(-1, 1)
+    _, (weight,) = weights_of(features, done)
+    assert weight == pytest.approx(1 / features.std())  # as where nothing persists
 
 
 def test_a_feature_that_only_grows_within_episodes_persists():
@@ -118,7 +126,7 @@ def test_a_feature_that_only_grows_within_episodes_persists():
     features = np.array([0.0, 1.0, 2.0, 2.0] * 20).reshape(-1, 1, 1)
     done = np.array([0, 0, 0, 1] * 20).reshape(-1, 1)
     _, (weight,) = weights_of(features, done)
-    expected = np.corrcoef([0, 1, 2], [1, 2, 2])[0, 1] - 2 / np.sqrt(80)
+    expected = np.corrcoef([0, 1, 2], [1, 2, 2])[0, 1] - 2 / np.sqrt(60)
     assert weight * features.std() == pytest.approx(expected, rel=1e-3)
 
 
@@ -134,7 +142,7 @@ def test_a_persistent_feature_weighs_its_autocorrelation_per_standard_deviation(
     rng = np.random.default_rng(0)
     features = autoregressive(rng, 2_000, correlation, scale=5.0)
     _, (weight,) = weights_of(features)
-    assert weight * features.std() == pytest.approx(correlation - 2 / np.sqrt(2_000), abs=0.05)
+    assert weight * features.std() == pytest.approx(correlation - 2 / np.sqrt(1_999), abs=0.05)
 
 
 def test_white_noise_and_features_of_low_autocorrelation_have_weight_0():
@@ -187,7 +195,7 @@ def test_steps_of_different_episodes_are_no_pairs():
     features = np.tile([1.0, 1.0, -1.0, -1.0], 50)[:, None, None]
     done = np.tile([0, 1], 100)[:, None]
     _, (within,) = weights_of(features, done)
-    assert within == pytest.approx(1 - 2 / np.sqrt(200), rel=1e-5)
+    assert within == pytest.approx(1 - 2 / np.sqrt(100), rel=1e-5)
     assert beside_a_ramp(features).tolist() == [0.0]
 
 

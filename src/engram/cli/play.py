@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from io import TextIOWrapper
 from typing import Any
 
 from tyro.conf import Positional
@@ -160,6 +161,8 @@ def play_in_window(game: Game, title: str) -> None:
 def play_by_lines(game: Game) -> None:
     """Print the maze, and read letters from lines: where there is no terminal."""
     print(HELP_WITH_LINES)
+    if isinstance(sys.stdin, TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # so that any byte is at most an unknown letter
     lines = (line.strip().lower() for line in sys.stdin or ())
     play(game, lines, lambda: print(f"{game.env.render()}\n{game.status()}", flush=True))
 

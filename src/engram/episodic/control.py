@@ -340,7 +340,7 @@ def episodic_step(
     is_refined = uniforms.refine < config.p_refine
     if rules.includes_reward:
         # Where an episode was truncated `best_q` is of the next one: there the memory's own value
-        # of the last step tells what would have followed.
+        # of the last step tells what would have followed (0 while it is empty).
         followed = (read(state, config, near_reached) - result.reward) / jnp.maximum(
             config.gamma, 1e-6
         )

@@ -81,7 +81,7 @@ def persistence_weights(
     """Mean and weight of each feature: its autocorrelation over one step, per standard deviation.
 
     What does not outlast a step is noise to a trajectory, so an autocorrelation below one half
-    counts as 0. The others are lowered by two standard errors, since few steps say little. Without
+    counts as 0. The others are lowered by two standard errors, since few pairs say little. Without
     `is_weighed`, the weight is one per standard deviation.
     """
     mean, std = _mean_and_std(sums.count, sums.total, sums.squares)
@@ -92,7 +92,7 @@ def persistence_weights(
     has_correlation = jnp.min(pair_stds, axis=0) > 1e-3 * std
     scale = jnp.where(has_correlation, pair_stds[0] * pair_stds[1], 1.0)
     autocorrelation = jnp.where(has_correlation, covariance / scale, 0.0)
-    weight = jnp.clip(autocorrelation - 2 / jnp.sqrt(jnp.maximum(sums.count, 1)), 0.0, 1.0)
+    weight = jnp.clip(autocorrelation - 2 / jnp.sqrt(jnp.maximum(sums.num_pairs, 1)), 0.0, 1.0)
     weight = jnp.where(autocorrelation > MIN_AUTOCORRELATION, weight, 0.0)
     # Where nothing persists, as in episodes of one step, all features are taken alike.
     persists = jnp.any((weight > 0) & varies)
