@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Int
 
@@ -74,6 +77,12 @@ def fixed_schedule(pattern: Pattern) -> Iterator[None]:
 def pattern_at(schedules: Sequence[IsDue], step: int) -> Pattern:
     """Which of the periodic updates are due at a step."""
     return tuple(bool(is_due(step)) for is_due in schedules)
+
+
+def patterns_at(schedules: Sequence[IsDue], steps: Int[np.ndarray, "N"]) -> Bool[np.ndarray, "N P"]:
+    """Which of the P periodic updates are due at each of the steps."""
+    due = [jax.vmap(lambda step, f=is_due: jnp.asarray(f(step)))(steps) for is_due in schedules]
+    return np.stack([np.asarray(x) for x in due], axis=-1)
 
 
 def most_common_pattern(schedules: Sequence[IsDue], steps: Iterable[int]) -> Pattern:

@@ -59,6 +59,7 @@ class MBEC(EpisodicControlConfig, ReplayConfig, CommonConfig):
 
     # Defaults that differ from the paper's (docs/notebook).
     gamma: Probability = 1.0
+    truncation_is_terminal: bool | None = False
     epsilon_decay: Positive = 400.0
     num_neighbours: Count = 5
     chunk: Count = 1
@@ -68,7 +69,7 @@ class MBEC(EpisodicControlConfig, ReplayConfig, CommonConfig):
 
     rewards: Literal["memory", "model"] = "memory"
     """rewards in Q: stored with the returns in memory, or predicted by the reward model"""
-    n_step: Count | None = 20
+    n_step: Count | None = 10
     """rewards of a stored return before it bootstraps; all until the episode's end if None"""
     refine_batch: WholeNumber = 8
     """past steps from replay at which the memory is refined in every update"""

@@ -35,6 +35,7 @@ _PAPER_MBECPP = {
 }
 _PAPER_MBEC = {
     "gamma": 0.99,
+    "truncation_is_terminal": None,
     "epsilon_decay": 500.0,
     "num_neighbours": 15,
     "chunk": 10,
@@ -102,7 +103,10 @@ PRESETS = {
     ),
     "maze": Preset(
         "baselines in mazes: the best of the ranges that the paper names, and of gamma and epsilon",
-        {"dqn": {"epsilon_decay": 200.0}, "mfec": {"num_neighbours": 3}},
+        {
+            "dqn": {"epsilon_decay": 200.0},
+            "mfec": {"num_neighbours": 3, "gamma": 1.0, "truncation_is_terminal": False},
+        },
     ),
     "cartpole": Preset(
         "clean Cart Pole (results/solved)",

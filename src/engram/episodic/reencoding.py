@@ -13,9 +13,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Shaped
 
+from engram.devices import platform
 from engram.episodic.control import EpisodicState
 from engram.episodic.image_encoder import ImageEncoder, num_features
-from engram.episodic.trajectory_model import TrajectoryModel, state_action
+from engram.episodic.trajectory_model import state_action
 from engram.networks import LSTMState, reset_where
 from engram.replay_buffer import Transition
 from engram.types import Spec
@@ -27,6 +28,8 @@ MIN_AUTOCORRELATION = 0.5
 FIRST_STEP = 16
 GROWTH = 1.5
 """keys are re-encoded after 16 iterations, after half as many more, and so on"""
+BLOCK = 64
+"""iterations that are encoded together, since loops of unknown length are slow on a GPU"""
 
 
 class InputEncoder(NamedTuple):
@@ -115,29 +118,35 @@ def feature_sums(
     rows = replay.action.shape[0]
     origin = _encode(encoder, replay.obs[first % rows])[0]
 
-    def add_row(iteration, carry):
-        sums, previous, continues = carry
+    def add_block(block, sums):
+        # The step before the block is the first of its first pair.
+        iteration = first + block * BLOCK + jnp.arange(-1, BLOCK)
         row = iteration % rows
+        is_held = (iteration >= first) & (iteration < step)
+        is_pair = is_held[:-1, None] & is_held[1:, None] & (replay.done[row[:-1]] == 0)
         features = _encode(encoder, replay.obs[row]) - origin
-        pair = jnp.where(continues[:, None], jnp.stack([previous, features]), 0.0)
-        sums = FeatureSums(
+        steps = jnp.where(is_held[1:, None, None], features[1:], 0.0)
+        pairs = jnp.stack([features[:-1], features[1:]])
+        pairs = jnp.where(is_pair[..., None], pairs, 0.0)
+        return FeatureSums(
             origin=origin,
-            count=sums.count + len(features),
-            total=sums.total + jnp.sum(features, axis=0),
-            squares=sums.squares + jnp.sum(features**2, axis=0),
-            num_pairs=sums.num_pairs + jnp.sum(continues),
-            pair_totals=sums.pair_totals + jnp.sum(pair, axis=1),
-            pair_squares=sums.pair_squares + jnp.sum(pair**2, axis=1),
-            products=sums.products + jnp.sum(pair[0] * pair[1], axis=0),
+            count=sums.count + steps.shape[1] * jnp.sum(is_held[1:]),
+            total=sums.total + jnp.sum(steps, axis=(0, 1)),
+            squares=sums.squares + jnp.sum(steps**2, axis=(0, 1)),
+            num_pairs=sums.num_pairs + jnp.sum(is_pair),
+            pair_totals=sums.pair_totals + jnp.sum(pairs, axis=(1, 2)),
+            pair_squares=sums.pair_squares + jnp.sum(pairs**2, axis=(1, 2)),
+            products=sums.products + jnp.sum(pairs[0] * pairs[1], axis=(0, 1)),
         )
-        return sums, features, replay.done[row] == 0
 
     zero, zeros = jnp.zeros(()), jnp.zeros_like(origin)
     pair_zeros = jnp.zeros((2, *origin.shape))
     sums = FeatureSums(origin, zero, zeros, zeros, zero, pair_zeros, pair_zeros, zeros)
-    num_envs = replay.action.shape[1]
-    no_step = jnp.zeros((num_envs, *origin.shape)), jnp.zeros(num_envs, bool)
-    return lax.fori_loop(first, step, add_row, (sums, *no_step))[0]
+    return lax.fori_loop(0, _num_blocks(first, step), add_block, sums)
+
+
+def _num_blocks(first: Int[Array, ""], step: Int[Array, ""]) -> Int[Array, ""]:
+    return (step - first + BLOCK - 1) // BLOCK
 
 
 class Reencoded(NamedTuple):
@@ -171,21 +180,29 @@ def reencode(
     sums = feature_sums(encoder, replay, first, step)
     inputs = InputEncoder(encoder, *persistence_weights(sums, is_weighed))
 
-    def one_step(model: TrajectoryModel, tau: LSTMState, obs, action) -> LSTMState:
+    def one_step(tau: LSTMState, obs, action) -> LSTMState:
         return jax.vmap(model)(tau, state_action(inputs(obs), action, spec.num_actions))
 
-    def encode_row(iteration, carry):
-        tau, taus, next_taus = carry
-        row = iteration % rows
-        next_tau = one_step(model, tau, replay.obs[row], replay.action[row])
-        set_row = lambda x, new: x.at[row].set(new)  # noqa: E731
-        taus = jax.tree.map(set_row, taus, tau)
-        next_taus = jax.tree.map(set_row, next_taus, next_tau)
-        return reset_where(next_tau, replay.done[row] > 0), taus, next_taus
+    def encode_row(tau, row):
+        obs, action, done, is_held = row
+        next_tau = one_step(tau, obs, action)
+        select = lambda new, old: jnp.where(is_held, new, old)  # noqa: E731
+        return jax.tree.map(select, reset_where(next_tau, done > 0), tau), (tau, next_tau)
+
+    def encode_block(block, carry):
+        tau, *stored = carry
+        iteration = first + block * BLOCK + jnp.arange(BLOCK)
+        row, is_held = iteration % rows, iteration < step
+        block_rows = replay.obs[row], replay.action[row], replay.done[row], is_held
+        unroll = BLOCK if platform() == "gpu" else 8
+        tau, encoded = lax.scan(encode_row, tau, block_rows, unroll=unroll)
+        place = jnp.where(is_held, row, rows)  # masked: dropped
+        set_rows = lambda x, new: x.at[place].set(new, mode="drop")  # noqa: E731
+        return tau, *jax.tree.map(set_rows, tuple(stored), encoded)
 
     start = jax.tree.map(lambda x: x[first % rows], replay.tau)
     carry = start, replay.tau, replay.next_tau
-    prev_tau, taus, next_taus = lax.fori_loop(first, step, encode_row, carry)
+    prev_tau, taus, next_taus = lax.fori_loop(0, _num_blocks(first, step), encode_block, carry)
 
     def keys(source: Int[Array, "*N"], old: Float[Array, "*N H"]) -> Float[Array, "*N H"]:
         iteration, env = source // num_envs, source % num_envs
@@ -198,7 +215,7 @@ def reencode(
         memory=memory._replace(keys=keys(jnp.asarray(memory.source), memory.keys)),
         pending=pending._replace(entry=pending_key),
         prev_tau=prev_tau,
-        tau=one_step(model, prev_tau, obs, action),
+        tau=one_step(prev_tau, obs, action),
         key_model=model,
     )
     return Reencoded(episodic, inputs, taus, next_taus)

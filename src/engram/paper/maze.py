@@ -14,8 +14,8 @@ from engram.run_dir import Curves
 from engram.types import Agent
 
 FOLDER = "maze"
-SEEDS = tuple(range(20, 40))
-"""seeds 0 to 19 were looked at while MBEC was changed, 100 to 119 served to choose its options"""
+SEEDS = tuple(range(40, 80))
+"""seeds 0 to 39 were looked at before MBEC's last change, 100 to 139 served to choose options"""
 EPISODES, WITHIN = 100, 1_000
 """the paper's measure: steps to complete 100 episodes, without noise within 1,000"""
 RATES = (0.0, 0.3, 0.5, 0.7, 0.9)
@@ -34,11 +34,12 @@ TASKS = (
     "features by the seeded network"
 )
 PAPER_SIZES = {"num_neighbours": 5, "chunk": 5, "memory_size": 1_000}
-OURS, PAPERS = "mbec", "mbec (paper)"
+OURS, PAPERS, N_STEP = "mbec", "mbec (paper)", "dqn, 5-step"
 AGENTS: dict[str, Agent] = {
     OURS: make("mbec", "engram"),
     PAPERS: make("mbec", "paper", **PAPER_SIZES),
     "dqn": make("dqn", "maze"),
+    N_STEP: make("dqn", "maze", n_step=5, normalize_obs="bounds"),
     "mfec": make("mfec", "maze"),
     "random": make("random"),
 }
@@ -208,6 +209,12 @@ MAZE = Experiment(
         ),
         Claim(
             0,
+            "It is also better than a DQN with 5-step targets.",
+            leads(OURS, (N_STEP,), STRONG_NOISE),
+            "completed episodes, MBEC with our defaults minus that DQN, rates 0.3 to 0.9",
+        ),
+        Claim(
+            0,
             "With our defaults MBEC completes 100 episodes of the plain maze within 1,000 steps.",
             finishes_in_time(PLAIN, (OURS,)),
             "1,000 minus the steps to complete 100 episodes",
@@ -221,7 +228,7 @@ MAZE = Experiment(
         Claim(
             0,
             "With traps and our defaults MBEC is best in completed episodes.",
-            leads(OURS, RIVALS, (TRAP,)),
+            leads(OURS, (*RIVALS, N_STEP), (TRAP,)),
             "completed episodes",
         ),
         Claim(

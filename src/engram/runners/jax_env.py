@@ -1,6 +1,8 @@
 """Environments written in JAX: they and the agents are one compiled loop."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -9,11 +11,18 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from engram import periodic
+from engram.devices import platform
 from engram.envs import Task
 from engram.errors import EngramError
 from engram.runners.base import RunKeys, RunState, pop_metrics
 from engram.runners.parallel import PerRunOptions, VmappedAgent
 from engram.types import Agent, Spec, TimeStep
+
+MIN_ITERATIONS_OF_TWO_PROGRAMS = 20_000
+"""of runs that are worth the time to compile a program without branches, too"""
+MIN_SEGMENT = 20
+"""mean length of segments that are worth a call each"""
 
 
 class EnvState(NamedTuple):
@@ -52,7 +61,24 @@ class JaxRunner:
         self.fault: EngramError | None = None
         self.max_iterations = 1
         """the most iterations of any call of `advance`; a call with more compiles again"""
-        self._run = jax.jit(self._loop, donate_argnums=(0, 1), static_argnums=3)
+        self.has_branchless_program = (
+            platform() == "gpu" and spec.num_iterations >= MIN_ITERATIONS_OF_TWO_PROGRAMS
+        )
+        """whether iterations whose updates are those of most have a program without branches"""
+        self._run = jax.jit(self._loop, donate_argnums=(0, 1), static_argnums=(3, 4))
+
+    @cached_property
+    def _schedules(self) -> list[periodic.IsDue]:
+        """The conditions of the agent's periodic updates."""
+        with periodic.record_schedules() as schedules:
+            jax.eval_shape(self.agents.learn, jax.eval_shape(self.agents.init, self.seeds))
+        return schedules
+
+    @cached_property
+    def _common_pattern(self) -> periodic.Pattern:
+        last = self.spec.num_iterations
+        steps = range(max(0, last - 1_000), last)
+        return periodic.most_common_pattern(self._schedules, steps)
 
     def start(self) -> None:
         self.run_state, self.env_state = jax.jit(self._init)(self.seeds)
@@ -61,11 +87,30 @@ class JaxRunner:
         self, iterations: int, stop: Callable[[], bool] = lambda: False
     ) -> Float[np.ndarray, "T R E"]:
         self.max_iterations = max(self.max_iterations, iterations)
-        self.run_state, self.env_state, returns = self._run(
-            self.run_state, self.env_state, np.int32(iterations), self.max_iterations
-        )
+        parts = []
+        for length, pattern in self._segments(iterations):
+            self.run_state, self.env_state, returns = self._run(
+                *(self.run_state, self.env_state, np.int32(length)), self.max_iterations, pattern
+            )
+            parts.append(returns[:length])
         self.iteration += iterations
-        return np.asarray(returns)[:iterations]
+        return np.concatenate([np.asarray(part) for part in parts])
+
+    def _segments(self, iterations: int) -> list[tuple[int, periodic.Pattern | None]]:
+        """The next iterations in segments: their lengths, and the pattern of those of most."""
+        if not (self.has_branchless_program and self._schedules):
+            return [(iterations, None)]
+        steps = self.iteration + np.arange(iterations, dtype=np.int32)
+        patterns = periodic.patterns_at(self._schedules, steps)
+        is_common = np.all(patterns == np.array(self._common_pattern), axis=-1)
+        starts = np.flatnonzero(np.diff(is_common, prepend=~is_common[:1]))
+        if len(starts) * MIN_SEGMENT > iterations:
+            return [(iterations, None)]
+        ends = np.append(starts[1:], iterations)
+        return [
+            (int(end - start), self._common_pattern if is_common[start] else None)
+            for start, end in zip(starts, ends, strict=True)
+        ]
 
     def pop_metrics(self) -> dict[str, Float[np.ndarray, "R"]]:
         self.run_state, means = pop_metrics(self.run_state)
@@ -99,8 +144,12 @@ class JaxRunner:
         env_state: EnvState,
         iterations: Int[Array, ""],
         max_iterations: int,
+        pattern: periodic.Pattern | None,
     ) -> tuple[RunState, EnvState, Float[Array, "T R E"]]:
-        """A number of iterations up to `max_iterations`: one program for all lengths."""
+        """A number of iterations up to `max_iterations`: one program for all lengths.
+
+        With a pattern it is one without branches, for iterations with just these updates.
+        """
 
         def iterate(i, loop_state):
             run_state, env_state, returns = loop_state
@@ -112,7 +161,9 @@ class JaxRunner:
             env_state, ended = jax.vmap(self._step, in_axes=(0, 0, 0, 0, None))(
                 env_state, self.env_params, run_state.keys, actions, run_state.step
             )
-            return self.agents.learn(run_state), env_state, returns.at[i].set(ended)
+            with periodic.fixed_schedule(pattern) if pattern else nullcontext():
+                run_state = self.agents.learn(run_state)
+            return run_state, env_state, returns.at[i].set(ended)
 
         returns = jnp.full((max_iterations, *env_state.episode_return.shape), jnp.nan)
         return lax.fori_loop(0, iterations, iterate, (run_state, env_state, returns))
