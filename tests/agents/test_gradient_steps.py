@@ -137,9 +137,9 @@ ALL_SWITCHES |= {"center_memory_values": True, "q_uses_tau": True}
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("dqn", {}),
+        pytest.param("dqn", {}, marks=pytest.mark.slow),
         ("dqn", {"double_q": True, "n_step": 3}),
-        ("mbec++", {}),
+        pytest.param("mbec++", {}, marks=pytest.mark.slow),
         ("mbec++", ALL_SWITCHES),
     ],
 )

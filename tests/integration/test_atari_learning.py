@@ -110,6 +110,7 @@ def drift_values(values_of, state, direction):
     return np.stack(values)
 
 
+@pytest.mark.slow
 def test_the_command_line_trains_resumes_and_evaluates_a_game(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("engram.envs.atari.MAX_FRAMES", 200)

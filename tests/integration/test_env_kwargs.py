@@ -242,7 +242,7 @@ def test_a_config_whose_env_kwargs_are_garbled_is_refused(tmp_path):
         (Random(), "maze3-trap", {}, False),
         (Random(), "maze3-trap", {}, True),
         (Random(), "maze3-dynamic", {"observation": "position"}, False),
-        (DQN_SMALL, "maze3-noisy", {"size": 2}, False),
+        pytest.param(DQN_SMALL, "maze3-noisy", {"size": 2}, False, marks=pytest.mark.slow),
     ],
 )
 def test_a_seed_alone_learns_the_same_as_among_others(agent, task, env_kwargs, use_gym):

@@ -82,7 +82,13 @@ def greedy_values(monkeypatch, agent, state, observation):
     return values[0], action
 
 
-@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("dqn", "mbec") else pytest.param(name, marks=pytest.mark.slow)
+        for name in AGENTS
+    ],
+)
 def test_values_of_images_are_learned_and_truncation_is_not_terminal(monkeypatch, name):
     agent = AGENTS[name]
     runner = runners.JaxRunner(agent, [TASK], [0], SPEC)

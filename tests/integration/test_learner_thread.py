@@ -27,7 +27,9 @@ def as_on_gpu(monkeypatch):
     monkeypatch.setattr("engram.runners.device_agent.platform", lambda: "gpu")
 
 
-@pytest.fixture(scope="module", params=["dqn", "mbec", "mbec++"])
+@pytest.fixture(
+    scope="module", params=["dqn", pytest.param("mbec", marks=pytest.mark.slow), "mbec++"]
+)
 def both_ways(request):
     """A run that learns in the main thread and the same one in a learner thread.
 

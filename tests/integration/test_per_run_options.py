@@ -20,7 +20,9 @@ NOISY_CARTPOLE = get_task("cartpole-gaussian")
 SPEC = Spec((4,), 2, max_episode_steps=200, truncation_is_terminal=True, num_iterations=80)
 
 
-@pytest.mark.parametrize("runner_class", [JaxRunner, GymRunner])
+@pytest.mark.parametrize(
+    "runner_class", [JaxRunner, pytest.param(GymRunner, marks=pytest.mark.slow)]
+)
 def test_a_run_with_its_own_options_learns_the_same_as_alone(runner_class):
     agent = DQN(batch_size=4, hidden_size=4, num_layers=1, learning_starts=4)
     options = {"learning_rate": (1e-2, 1e-3), "epsilon_decay": (500.0, 20.0)}

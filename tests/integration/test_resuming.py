@@ -18,7 +18,7 @@ from training_helpers import (
 
 import engram
 from engram import interrupts, runners
-from engram.agents import Random, make
+from engram.agents import Random, agent_name, make
 from engram.errors import Interrupted
 from engram.run_dir import RunDir
 from engram.training import load, resume, train
@@ -52,6 +52,7 @@ def test_an_interrupted_run_in_jax_resumes_bit_for_bit(tmp_path, kind, uninterru
     assert_same_run(uninterrupted, resume(out))
 
 
+@pytest.mark.slow
 def test_mbec_resumes_bit_for_bit_with_its_encoder_of_images(tmp_path):
     """Keys are re-encoded before the interrupt and after it."""
     arguments = make("mbec", "debug", learning_starts=8), "maze3-dynamic", SEEDS, 130
@@ -76,11 +77,14 @@ class InterruptedEnv(TapeEnv):
         return super().step(action)
 
 
-def test_a_run_in_gymnasium_resumes_bit_for_bit_within_an_episode(tmp_path):
+@pytest.mark.parametrize(
+    "agent", [DQN_SMALL, pytest.param(MBECPP_SMALL, marks=pytest.mark.slow)], ids=agent_name
+)
+def test_a_run_in_gymnasium_resumes_bit_for_bit_within_an_episode(tmp_path, agent):
     def make_env():
         return InterruptedEnv(rewards=(1.0, 2.0, 0.5, -1.0, 3.0, 1.0, 0.0))
 
-    arguments = MBECPP_SMALL, make_env, SEEDS, 160, 2
+    arguments = agent, make_env, SEEDS, 160, 2
     whole = train(*arguments, out=tmp_path / "whole")
     InterruptedEnv.is_armed = True
     sentence = error_of(train, *arguments, out=tmp_path / "parts", kind=Interrupted)

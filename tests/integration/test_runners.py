@@ -1,5 +1,7 @@
 """Runners: random seeds, the timesteps that agents receive, metrics, and the choice of a runner."""
 
+from dataclasses import replace
+
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -9,7 +11,7 @@ from probes import RecordingAgent, TapeEnv
 from runner_helpers import assert_same_records, records, run, share_compiled, tape_task
 
 from engram import runners
-from engram.agents import DQN, MBECpp, Random
+from engram.agents import DQN, MBEC, MBECpp, Random, agent_name
 from engram.envs import CartPole, Task, get_task
 from engram.runners import GymRunner, JaxRunner
 from engram.runners.parallel import realized_return
@@ -108,6 +110,60 @@ def test_advancing_in_parts_equals_advancing_at_once(three_seeds):
     assert_same_records(records(parts), records(three_seeds[0]))
     np.testing.assert_array_equal(returns, three_seeds[1])
     assert parts.iteration == 200
+
+
+# The program without branches
+
+MBEC_SMALL = MBEC(num_neighbours=2, memory_size=32, trajectory_dim=4, refine_batch=2)
+RARELY = replace(SMALL_DQN, train_frequency=40)
+"""in 39 of 40 iterations nothing is due"""
+
+
+@pytest.fixture
+def any_segment(monkeypatch):
+    """Segments are worth a call however short they are."""
+    monkeypatch.setattr("engram.runners.jax_env.MIN_SEGMENT", 0)
+
+
+def without_branches(agent, parts):
+    runner = JaxRunner(agent, [CARTPOLE] * 2, [5, 6], SPEC)
+    runner.has_branchless_program = True
+    runner.start()
+    return runner, np.concatenate([runner.advance(n) for n in parts])
+
+
+@pytest.mark.parametrize("agent", [RARELY, MBEC_SMALL], ids=agent_name)
+def test_a_program_without_branches_learns_the_same(any_segment, agent):
+    runner, returns = without_branches(agent, (70, 1, 69))
+    other, expected = run(JaxRunner, agent, [CARTPOLE] * 2, [5, 6], SPEC, 140)
+    assert runner._run._cache_size() == 2  # both programs have run
+    np.testing.assert_array_equal(returns, expected)
+    for a, b in zip(
+        jax.tree.leaves(runner.run_state), jax.tree.leaves(other.run_state), strict=True
+    ):
+        if jnp.issubdtype(a.dtype, jax.dtypes.prng_key):
+            continue
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("first", "iterations"), [(0, 200), (37, 50), (80, 1), (81, 39)])
+def test_segments_without_branches_are_the_iterations_in_which_the_usual_updates_are_due(
+    any_segment, first, iterations
+):
+    runner = JaxRunner(RARELY, [CARTPOLE], [5], SPEC)
+    assert runner._segments(iterations) == [(iterations, None)]  # as on a CPU
+    runner.has_branchless_program = True
+    runner.iteration = first
+    segments = runner._segments(iterations)
+    by_iteration = [pattern is None for length, pattern in segments for _ in range(length)]
+    due = [step >= 32 and step % 40 == 0 for step in range(first, first + iterations)]
+    assert by_iteration == due
+
+
+def test_segments_too_short_to_be_worth_a_call_have_branches():
+    runner = JaxRunner(replace(RARELY, train_frequency=2), [CARTPOLE], [5], SPEC)
+    runner.has_branchless_program = True
+    assert runner._segments(100) == [(100, None)]
 
 
 def test_reset_seeds_depend_on_run_seed_and_episode_index_alone():

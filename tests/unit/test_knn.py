@@ -96,7 +96,7 @@ def assert_nearest(keys, size, queries, k, distances, slots):
         np.testing.assert_allclose(row, np.sort(exact)[:count], rtol=2e-6, atol=1e-30)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(
     shape=st.sampled_from(SHAPES),
     distribution=st.sampled_from(DISTRIBUTIONS),
@@ -269,7 +269,13 @@ def test_the_largest_errors_of_tensor_cores_hide_no_neighbour(monkeypatch, dim):
 
 
 @pytest.mark.parametrize(
-    "options", [{"tiles": 2}, {"query_block": 16}, {"tiles": 4, "query_block": 128}], ids=str
+    "options",
+    [
+        {"query_block": 16},
+        pytest.param({"tiles": 2}, marks=pytest.mark.slow),
+        pytest.param({"tiles": 4, "query_block": 128}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_the_shape_of_the_kernels_does_not_change_the_answer(options):
     keys, queries = random_keys("normal", (1000, 8, 70, 7), np.random.default_rng(9))

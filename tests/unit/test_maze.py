@@ -151,7 +151,7 @@ def options_of(state):
 
 
 KINDS_AND_SIZES = [
-    (kind, size) for kind in KINDS for size in ((2, 5, 7) if "dynamic" in kind else range(2, 9))
+    (kind, size) for kind in KINDS for size in ((2, 5) if "dynamic" in kind else (2, 3, 5, 8))
 ]
 
 

@@ -145,6 +145,7 @@ def test_a_training_happens_with_probability_one_half(three_steps):
     assert_equal(train(three_steps, step, key_with_coin(False)), three_steps.episodic)
 
 
+@pytest.mark.slow
 def test_all_environments_with_two_steps_train_the_model_every_chunk_of_environment_steps():
     agent, spec = replace(AGENT, chunk=6), replace(SPEC, num_envs=3)
     # The episode of the last environment has no step with a successor.

@@ -2,12 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from engram.periodic import (
     fixed_schedule,
     most_common_pattern,
     pattern_at,
+    patterns_at,
     periodically,
     record_schedules,
 )
@@ -55,6 +57,12 @@ def test_a_fixed_schedule_has_no_branches():
     assert count_branches() == 2
     with fixed_schedule((True, False)):
         assert count_branches() == 0
+
+
+def test_patterns_at_many_steps_are_those_at_each(schedules):
+    steps = np.arange(20)
+    expected = [pattern_at(schedules, int(step)) for step in steps]
+    np.testing.assert_array_equal(patterns_at(schedules, steps), expected)
 
 
 def test_the_most_common_pattern_is_that_of_most_steps(schedules):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from engram.agents import MBEC
 from engram.episodic.reencoding import (
+    BLOCK,
     MAX_DEVIATIONS,
     MIN_AUTOCORRELATION,
     feature_sums,
@@ -86,10 +87,15 @@ def test_a_feature_that_only_rounding_changes_does_not_take_all_weight():
     assert weight[1] == pytest.approx(1 / noise.std(), rel=1e-4)
 
 
-@settings(max_examples=40)
-@given(steps=st.integers(1, 30), p_end=st.sampled_from([0.0, 0.3]), seed=st.integers(0, 99))
-def test_weights_are_those_of_the_steps_that_replay_holds(steps, p_end, seed):
-    rng, rows = np.random.default_rng(seed), 12
+@settings(max_examples=60)
+@given(
+    steps=st.integers(1, 30) | st.integers(BLOCK - 1, 3 * BLOCK),
+    rows=st.sampled_from([12, BLOCK + 7]),
+    p_end=st.sampled_from([0.0, 0.3]),
+    seed=st.integers(0, 99),
+)
+def test_weights_are_those_of_the_steps_that_replay_holds(steps, rows, p_end, seed):
+    rng = np.random.default_rng(seed)
     features = rng.normal(size=(steps, 3, 2)).astype(np.float32)
     features[1:, :, 1] = 0.3 * features[1:, :, 1] + 0.7 * features[:-1, :, 1]
     features -= features[-rows:].mean(axis=(0, 1))
@@ -362,6 +368,21 @@ def test_a_renewal_computes_all_keys_as_if_anew(run):
     assert_close([x[:stored] for x in after.replay.tau], [x[:-1] for x in taus])
     assert_close([x[:stored] for x in after.replay.next_tau], [x[:-1] for x in next_taus])
     assert_close(after.episodic.prev_tau, [x[-1] for x in taus])
+    assert_close(after.episodic.tau, [x[-1] for x in next_taus])
+
+
+@pytest.mark.parametrize("rows", [150, BLOCK + 6])
+def test_a_renewal_of_more_steps_than_a_block_computes_all_trajectories_as_if_anew(rows):
+    spec = replace(SPEC, num_iterations=150)
+    run = Run(replace(AGENT, buffer_size=rows * NUM_ENVS), spec).advance(122)
+    before, after = run.state, run.renewed()
+    first = max(0, run.iteration - rows)
+    start = jax.tree.map(lambda x: np.asarray(x[first % rows]), before.replay.tau)
+    model = before.episodic.trajectory_model
+    taus, next_taus = run.trajectories(model, after.inputs, first, start)
+    row = np.arange(first, run.iteration) % rows
+    assert_close([x[row] for x in after.replay.tau], [x[:-1] for x in taus])
+    assert_close([x[row] for x in after.replay.next_tau], [x[:-1] for x in next_taus])
     assert_close(after.episodic.tau, [x[-1] for x in next_taus])
 
 

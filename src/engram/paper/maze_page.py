@@ -55,8 +55,8 @@ Written by `engram report` from the files in this folder; never by hand.
 - *Completed episodes* reach the goal in fewer than 1,000 steps, while the agent learns. There is
   no separate evaluation, as in the paper.
 - Mean and 95% bootstrap interval over {len(SEEDS)} seeds ({SEEDS[0]} to {SEEDS[-1]}), trained once,
-  after all options and claims were fixed. Options were compared on seeds 100 to 119. Seeds 0 to 19
-  were [looked at](../../docs/notebook/2026-11-18-mazes.md#looks-at-seeds-0-to-19) on the way and
+  after all options and claims were fixed. Options were compared on seeds 100 to 139. Seeds 0 to 39
+  were [looked at](../../docs/notebook/2026-11-18-mazes.md#looks-at-seeds-0-to-39) on the way and
   are not reported.
 - MBEC was tuned far longer than its rivals: by dozens of trials, against one grid for each of them.
 - Trained on: {describe_machines(summaries)}.
