@@ -34,6 +34,7 @@ def periodically(
 
     `step` is the same for all runs, so this stays a branch under `vmap`. Updates are identified by
     their order, so a call must stand neither inside another one's `update` nor in a loop.
+    `is_due` depends on its argument alone.
     """
     if (recorded := _recorded.get()) is not None:
         recorded.append(is_due)
@@ -81,8 +82,10 @@ def pattern_at(schedules: Sequence[IsDue], step: int) -> Pattern:
 
 def patterns_at(schedules: Sequence[IsDue], steps: Int[np.ndarray, "N"]) -> Bool[np.ndarray, "N P"]:
     """Which of the P periodic updates are due at each of the steps."""
-    due = [jax.vmap(lambda step, f=is_due: jnp.asarray(f(step)))(steps) for is_due in schedules]
-    return np.stack([np.asarray(x) for x in due], axis=-1)
+    due = np.zeros((len(steps), len(schedules)), bool)
+    for i, is_due in enumerate(schedules):
+        due[:, i] = jax.vmap(lambda step, f=is_due: jnp.asarray(f(step)))(steps)
+    return due
 
 
 def most_common_pattern(schedules: Sequence[IsDue], steps: Iterable[int]) -> Pattern:

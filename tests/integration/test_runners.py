@@ -13,6 +13,7 @@ from runner_helpers import assert_same_records, records, run, share_compiled, ta
 from engram import runners
 from engram.agents import DQN, MBEC, MBECpp, Random, agent_name
 from engram.envs import CartPole, Task, get_task
+from engram.periodic import periodically
 from engram.runners import GymRunner, JaxRunner
 from engram.runners.parallel import realized_return
 from engram.types import Spec, TimeStep
@@ -150,14 +151,48 @@ def test_a_program_without_branches_learns_the_same(any_segment, agent):
 def test_segments_without_branches_are_the_iterations_in_which_the_usual_updates_are_due(
     any_segment, first, iterations
 ):
+    on_cpu = JaxRunner(RARELY, [CARTPOLE], [5], SPEC)
+    assert on_cpu._segments(iterations) == [(iterations, None)]
     runner = JaxRunner(RARELY, [CARTPOLE], [5], SPEC)
-    assert runner._segments(iterations) == [(iterations, None)]  # as on a CPU
     runner.has_branchless_program = True
     runner.iteration = first
     segments = runner._segments(iterations)
     by_iteration = [pattern is None for length, pattern in segments for _ in range(length)]
     due = [step >= 32 and step % 40 == 0 for step in range(first, first + iterations)]
     assert by_iteration == due
+
+
+def test_a_second_start_and_a_restored_state_have_the_same_programs(any_segment):
+    runner, expected = without_branches(RARELY, (100,))
+    runner.start()
+    np.testing.assert_array_equal(runner.advance(100), expected)
+    saved = runner.save()
+    restored = JaxRunner(RARELY, [CARTPOLE] * 2, [5, 6], SPEC)
+    restored.has_branchless_program = True
+    restored.restore(*jax.tree.map(jnp.copy, saved[:1]), saved[1])
+    assert restored._segments(60) == runner._segments(60)
+    np.testing.assert_array_equal(restored.advance(60), runner.advance(60))
+    assert runner.advance(0).shape == (0, 2, 1)
+
+
+def test_an_agent_whose_condition_depends_on_its_state_has_one_program(any_segment):
+    class Stateful(type(RARELY)):
+        def learn(self, state, spec, step, key):
+            is_due = lambda _: jnp.any(state.action == 0)  # noqa: E731
+            periodically(is_due, step, lambda: step, lambda: step)
+            return super().learn(state, spec, step, key)
+
+    runner = JaxRunner(Stateful(**SMALL), [CARTPOLE], [5], SPEC)
+    runner.has_branchless_program = True
+    runner.start()
+    assert runner._segments(100) == [(100, None)]
+    runner.advance(10)
+
+
+def test_an_agent_without_periodic_updates_has_one_program(any_segment):
+    runner, returns = without_branches(Random(), (100,))
+    assert runner._segments(100) == [(100, None)]
+    assert returns.shape == (100, 2, 1)
 
 
 def test_segments_too_short_to_be_worth_a_call_have_branches():

@@ -21,8 +21,10 @@ from engram.types import Agent, Spec, TimeStep
 
 MIN_ITERATIONS_OF_TWO_PROGRAMS = 20_000
 """of runs that are worth the time to compile a program without branches, too"""
+LAST_ITERATIONS = 1_000
+"""at the end of training, from which the most common pattern of updates is taken"""
 MIN_SEGMENT = 20
-"""mean length of segments that are worth a call each"""
+"""mean length, among these, of segments that are worth a call each"""
 
 
 class EnvState(NamedTuple):
@@ -69,18 +71,35 @@ class JaxRunner:
 
     @cached_property
     def _schedules(self) -> list[periodic.IsDue]:
-        """The conditions of the agent's periodic updates."""
+        """The conditions of the agent's periodic updates; none if they depend on its state."""
+        run_state = jax.eval_shape(self.agents.init, self.seeds)
         with periodic.record_schedules() as schedules:
-            jax.eval_shape(self.agents.learn, jax.eval_shape(self.agents.init, self.seeds))
+            jax.eval_shape(self.agents.learn, run_state)
+        try:
+            periodic.patterns_at(schedules, np.arange(1, dtype=np.int32))
+        except jax.errors.UnexpectedTracerError:
+            return []
         return schedules
 
     @cached_property
-    def _common_pattern(self) -> periodic.Pattern:
+    def _common_pattern(self) -> periodic.Pattern | None:
+        """The updates that are due in most iterations, None if these are not worth a program.
+
+        It depends on the run alone, so that a resumed one has the same programs.
+        """
+        if not (self.has_branchless_program and self._schedules):
+            return None
         last = self.spec.num_iterations
-        steps = range(max(0, last - 1_000), last)
-        return periodic.most_common_pattern(self._schedules, steps)
+        steps = np.arange(max(0, last - LAST_ITERATIONS), last, dtype=np.int32)
+        patterns = periodic.patterns_at(self._schedules, steps)
+        kinds, counts = np.unique(patterns, axis=0, return_counts=True)
+        common = kinds[np.argmax(counts)]
+        is_common = np.all(patterns == common, axis=-1)
+        num_segments = 1 + np.sum(is_common[1:] != is_common[:-1])
+        return tuple(common.tolist()) if num_segments * MIN_SEGMENT <= len(steps) else None
 
     def start(self) -> None:
+        self.iteration = 0
         self.run_state, self.env_state = jax.jit(self._init)(self.seeds)
 
     def advance(
@@ -92,20 +111,18 @@ class JaxRunner:
             self.run_state, self.env_state, returns = self._run(
                 *(self.run_state, self.env_state, np.int32(length)), self.max_iterations, pattern
             )
-            parts.append(returns[:length])
+            parts.append((returns, length))
         self.iteration += iterations
-        return np.concatenate([np.asarray(part) for part in parts])
+        return np.concatenate([np.asarray(returns)[:length] for returns, length in parts])
 
     def _segments(self, iterations: int) -> list[tuple[int, periodic.Pattern | None]]:
         """The next iterations in segments: their lengths, and the pattern of those of most."""
-        if not (self.has_branchless_program and self._schedules):
+        if self._common_pattern is None or not iterations:
             return [(iterations, None)]
         steps = self.iteration + np.arange(iterations, dtype=np.int32)
         patterns = periodic.patterns_at(self._schedules, steps)
         is_common = np.all(patterns == np.array(self._common_pattern), axis=-1)
         starts = np.flatnonzero(np.diff(is_common, prepend=~is_common[:1]))
-        if len(starts) * MIN_SEGMENT > iterations:
-            return [(iterations, None)]
         ends = np.append(starts[1:], iterations)
         return [
             (int(end - start), self._common_pattern if is_common[start] else None)
