@@ -28,8 +28,9 @@ MIN_AUTOCORRELATION = 0.5
 FIRST_STEP = 16
 GROWTH = 1.5
 """keys are re-encoded after 16 iterations, after half as many more, and so on"""
-BLOCK = 64
-"""iterations that are encoded together, since loops of unknown length are slow on a GPU"""
+BLOCK, IMAGE_BLOCK = 64, 8
+"""iterations that are encoded together, since loops of unknown length are slow on a GPU; of images
+fewer, since their convolutions take memory"""
 
 
 class InputEncoder(NamedTuple):
@@ -115,12 +116,12 @@ def feature_sums(
     encoder: ImageEncoder | None, replay: Transition, first: Int[Array, ""], step: Int[Array, ""]
 ) -> FeatureSums:
     """Sums over the steps of iterations `first` to `step` - 1, which replay holds."""
-    rows = replay.action.shape[0]
+    rows, size = replay.action.shape[0], _block_size(encoder)
     origin = _encode(encoder, replay.obs[first % rows])[0]
 
     def add_block(block, sums):
         # The step before the block is the first of its first pair.
-        iteration = first + block * BLOCK + jnp.arange(-1, BLOCK)
+        iteration = first + block * size + jnp.arange(-1, size)
         row = iteration % rows
         is_held = (iteration >= first) & (iteration < step)
         is_pair = is_held[:-1, None] & is_held[1:, None] & (replay.done[row[:-1]] == 0)
@@ -142,11 +143,15 @@ def feature_sums(
     zero, zeros = jnp.zeros(()), jnp.zeros_like(origin)
     pair_zeros = jnp.zeros((2, *origin.shape))
     sums = FeatureSums(origin, zero, zeros, zeros, zero, pair_zeros, pair_zeros, zeros)
-    return lax.fori_loop(0, _num_blocks(first, step), add_block, sums)
+    return lax.fori_loop(0, _num_blocks(first, step, size), add_block, sums)
 
 
-def _num_blocks(first: Int[Array, ""], step: Int[Array, ""]) -> Int[Array, ""]:
-    return (step - first + BLOCK - 1) // BLOCK
+def _block_size(encoder: ImageEncoder | None) -> int:
+    return BLOCK if encoder is None else IMAGE_BLOCK
+
+
+def _num_blocks(first: Int[Array, ""], step: Int[Array, ""], size: int) -> Int[Array, ""]:
+    return (step - first + size - 1) // size
 
 
 class Reencoded(NamedTuple):
@@ -175,26 +180,27 @@ def reencode(
     replay keeps its key.
     """
     rows, num_envs = replay.action.shape
+    size = _block_size(encoder)
     model = episodic.trajectory_model
     first = jnp.maximum(step - rows, 0)
     sums = feature_sums(encoder, replay, first, step)
     inputs = InputEncoder(encoder, *persistence_weights(sums, is_weighed))
 
-    def one_step(tau: LSTMState, obs, action) -> LSTMState:
-        return jax.vmap(model)(tau, state_action(inputs(obs), action, spec.num_actions))
+    def one_step(tau: LSTMState, features, action) -> LSTMState:
+        return jax.vmap(model)(tau, state_action(features, action, spec.num_actions))
 
     def encode_row(tau, row):
-        obs, action, done, is_held = row
-        next_tau = one_step(tau, obs, action)
+        features, action, done, is_held = row
+        next_tau = one_step(tau, features, action)
         select = lambda new, old: jnp.where(is_held, new, old)  # noqa: E731
         return jax.tree.map(select, reset_where(next_tau, done > 0), tau), (tau, next_tau)
 
     def encode_block(block, carry):
         tau, *stored = carry
-        iteration = first + block * BLOCK + jnp.arange(BLOCK)
+        iteration = first + block * size + jnp.arange(size)
         row, is_held = iteration % rows, iteration < step
-        block_rows = replay.obs[row], replay.action[row], replay.done[row], is_held
-        unroll = BLOCK if platform() == "gpu" else 8
+        block_rows = inputs(replay.obs[row]), replay.action[row], replay.done[row], is_held
+        unroll = size if platform() == "gpu" else 8
         tau, encoded = lax.scan(encode_row, tau, block_rows, unroll=unroll)
         place = jnp.where(is_held, row, rows)  # masked: dropped
         set_rows = lambda x, new: x.at[place].set(new, mode="drop")  # noqa: E731
@@ -202,7 +208,9 @@ def reencode(
 
     start = jax.tree.map(lambda x: x[first % rows], replay.tau)
     carry = start, replay.tau, replay.next_tau
-    prev_tau, taus, next_taus = lax.fori_loop(0, _num_blocks(first, step), encode_block, carry)
+    prev_tau, taus, next_taus = lax.fori_loop(
+        0, _num_blocks(first, step, size), encode_block, carry
+    )
 
     def keys(source: Int[Array, "*N"], old: Float[Array, "*N H"]) -> Float[Array, "*N H"]:
         iteration, env = source // num_envs, source % num_envs
@@ -215,7 +223,7 @@ def reencode(
         memory=memory._replace(keys=keys(jnp.asarray(memory.source), memory.keys)),
         pending=pending._replace(entry=pending_key),
         prev_tau=prev_tau,
-        tau=one_step(prev_tau, obs, action),
+        tau=one_step(prev_tau, inputs(obs), action),
         key_model=model,
     )
     return Reencoded(episodic, inputs, taus, next_taus)
