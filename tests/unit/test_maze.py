@@ -159,7 +159,7 @@ KINDS_AND_SIZES = [
 def test_every_step_and_reset_in_jax_equals_gymnasiums(kind, size):
     arguments = {"size": size, "maze": "random", "maze_seed": size, "loop_rate": 0.6} | KINDS[kind]
     if size in (3, 5) and "image" not in kind:
-        arguments |= {"maze": "sample"}
+        arguments |= {"maze": "sample", "loop_rate": 0.0}
     num_steps = 300 if "image" in kind else 1_500
     actions = np.random.default_rng(size).choice(4, num_steps, p=[0.15, 0.35, 0.35, 0.15])
     jax_env, env = make_jax_env(**arguments), make_env(**arguments)
@@ -211,7 +211,7 @@ def test_the_goal_at_the_last_step_is_terminated_and_truncated_in_both():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_dtypes_hold_under_strict_promotion(kind):
-    jax_env = make_jax_env(**KINDS[kind], loop_rate=0.5)
+    jax_env = make_jax_env(**{"maze": "random"} | KINDS[kind], loop_rate=0.5)
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         params = MazeParams(jnp.float32(0.0))
         start, observation = jax_env.reset(params, KEY)

@@ -84,6 +84,10 @@ class MazeConfig:
             )
         if self.maze == "sample":
             sample_layout(self.size)
+        if self.loop_rate and not self.is_random:
+            raise EngramError(
+                "loop_rate is for random mazes: set maze to random or dynamic, or leave it out."
+            )
 
     def _take_size_of_drawing(self) -> None:
         size = len(self.layout)
@@ -100,6 +104,12 @@ class MazeConfig:
         return self.maze is not None and "+" in self.maze
 
     @property
+    def is_random(self) -> bool:
+        """Whether the maze is neither a sample nor drawn."""
+        is_sample = self.maze == "sample" or (self.maze is None and self.size in SAMPLE_SIZES)
+        return not (self.is_drawn or is_sample)
+
+    @property
     def is_dynamic(self) -> bool:
         """Whether every episode has a new maze."""
         return self.maze == "dynamic"
@@ -109,9 +119,9 @@ class MazeConfig:
         """The layout of the one maze; of a dynamic one, that of the first random maze."""
         if self.maze is not None and self.is_drawn:
             return parse(self.maze)
-        if self.maze == "sample" or (self.maze is None and self.size in SAMPLE_SIZES):
-            return sample_layout(self.size)
-        return make_layout(self.size, self.maze_seed, self.loop_rate)
+        if self.is_random:
+            return make_layout(self.size, self.maze_seed, self.loop_rate)
+        return sample_layout(self.size)
 
     @property
     def step_reward(self) -> float:

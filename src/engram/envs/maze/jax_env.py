@@ -59,7 +59,7 @@ class JaxMaze:
         is_open = self._layout_of(state)[x, y, action]
         position = jnp.where(is_open, state.position + jnp.asarray(MOVES)[action], state.position)
         is_goal = jnp.all(position == config.size - 1)
-        reward = jnp.where(is_goal, constants.GOAL_REWARD, config.step_reward)
+        reward = jnp.where(is_goal, constants.GOAL_REWARD, jnp.float32(config.step_reward))
         if state.trap is not None:
             is_trap = jnp.all(position == state.trap)
             reward = jnp.where(is_trap, constants.TRAP_REWARD, reward)
