@@ -96,7 +96,7 @@ def test_the_preset_paper_has_the_options_of_the_paper_and_the_default_does_not(
     assert {name: getattr(agent, name) for name in PAPER_MBEC} == PAPER_MBEC
     assert agent.rules == control.PAPER_RULES
     assert make("mbec") == make("mbec", "engram") == MBEC()
-    assert MBEC().rules == control.StorageRules(includes_reward=True, n_step=20, reencodes=True)
+    assert MBEC().rules == control.StorageRules(includes_reward=True, n_step=10, reencodes=True)
     shared = set(asdict(agent)) & set(asdict(make("mbec++", "paper"))) - {"n_step"}
     assert all(getattr(agent, name) == getattr(make("mbec++", "paper"), name) for name in shared)
 

@@ -102,7 +102,8 @@ PRESETS = {
         {"dqn": _ENGRAM, "mbec++": {}, "mbec": {}},
     ),
     "maze": Preset(
-        "baselines in mazes: the best of the ranges that the paper names, and of gamma and epsilon",
+        "baselines in mazes: the best of the ranges that the paper names, of gamma, epsilon and "
+        "truncation",
         {
             "dqn": {"epsilon_decay": 200.0},
             "mfec": {"num_neighbours": 3, "gamma": 1.0, "truncation_is_terminal": False},
