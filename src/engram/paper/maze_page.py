@@ -58,7 +58,7 @@ Written by `engram report` from the files in this folder; never by hand.
   after all options and claims were fixed. Options were compared on seeds 100 to 139. Seeds 0 to 39
   were [looked at](../../docs/notebook/2026-11-18-mazes.md#looks-at-seeds-0-to-39) on the way and
   are not reported.
-- MBEC was tuned far longer than its rivals: by dozens of trials, against one grid for each of them.
+- MBEC was tuned far longer than its rivals: by dozens of trials, against two grids for each.
 - Trained on: {describe_machines(summaries)}.
 
 What the paper claims of these tasks, and whether it holds: [the report](../report/README.md). How
