@@ -1,6 +1,7 @@
 """Golden runs: short trainings of every agent, whose every bit a pure renaming must keep."""
 
 import json
+import platform
 import tempfile
 import zlib
 from collections.abc import Callable
@@ -158,10 +159,21 @@ def columns(x: np.ndarray) -> list[np.ndarray]:
 
 
 def machine() -> dict[str, str]:
-    """What decides how numbers round: the JAX version, and the bits of a small computation."""
+    """What decides how numbers round: JAX, the processor's instructions, and LAPACK's bits."""
     x = jax.random.normal(jax.random.key(0), (64, 64))
-    bits = np.asarray(jax.jit(lambda x: jnp.tanh(x @ x) @ jnp.exp(x))(x)).tobytes()
-    return {"jax": jax.__version__, "bits": str(zlib.crc32(bits))}
+    products = jax.jit(lambda x: (jnp.tanh(x @ x) @ jnp.exp(x), jnp.linalg.qr(x)))(x)
+    bits = b"".join(np.asarray(y).tobytes() for y in jax.tree.leaves(products))
+    return {"jax": jax.__version__, "bits": str(zlib.crc32(bits)), "processor": _processor()}
+
+
+def _processor() -> str:
+    """A checksum of the processor's model and instruction sets, as far as Linux tells."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return platform.processor()
+    names = ("model name", "model\t", "flags")
+    lines = [line for line in info.read_text().splitlines() if line.startswith(names)]
+    return str(zlib.crc32("\n".join(sorted(set(lines))).encode()))
 
 
 def recorded() -> dict[str, dict]:

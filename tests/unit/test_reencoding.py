@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from engram.agents import MBEC
 from engram.episodic.reencoding import (
     BLOCK,
+    IMAGE_BLOCK,
     MAX_DEVIATIONS,
     MIN_AUTOCORRELATION,
     feature_sums,
     init_inputs,
     persistence_weights,
+    reencode,
     schedule,
 )
 from engram.networks import zero_state
@@ -487,3 +489,34 @@ def test_between_renewals_the_same_trajectory_has_the_same_key(reencode):
     else:  # as the trajectory model learns, so do keys
         assert change > 0.01
         assert int(state.episodic.memory.num_inserted) > 3
+
+
+@pytest.mark.parametrize("rows", [30, 2 * IMAGE_BLOCK + 3])
+def test_images_in_several_blocks_are_encoded_as_their_features(rows):
+    spec = Spec((12, 12, 3), 2, dtype="uint8", num_envs=2, num_iterations=40)
+    state = jax.jit(lambda: AGENT.init(jax.random.key(0), spec))()
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (rows, 2, 432), np.uint8)
+    now = rng.integers(0, 256, (2, 432), np.uint8)
+    action = jnp.array(rng.integers(2, size=(rows, 2)), jnp.int32)
+    done = jnp.array(rng.random((rows, 2)) < 0.2, jnp.float32)
+    tau = zero_state(rows, 2, TRAJECTORY_DIM)
+    zeros = jnp.zeros((rows, 2))
+    replay = Transition(jnp.array(images), action, zeros, None, zeros, done, tau, tau)
+    memory = state.episodic.memory
+    sources = jnp.arange(len(memory.keys), dtype=jnp.int32) % 60
+    episodic = state.episodic._replace(memory=memory._replace(source=sources))
+    features = [jax.vmap(jax.vmap(state.encoder))(jnp.array(x)) for x in (images, now[None])]
+
+    @jax.jit
+    def encode(encoder, obs, now):
+        buffer = replay._replace(obs=obs)
+        return reencode(episodic, encoder, buffer, now, action[0], spec, jnp.int32(27), True)
+
+    ours = encode(state.encoder, jnp.array(images), jnp.array(now))
+    expected = encode(None, features[0], features[1][0])
+    assert np.ptp(ours.episodic.memory.keys) > 0.1
+    assert_close(
+        (ours.episodic, ours.tau, ours.next_tau),
+        (expected.episodic, expected.tau, expected.next_tau),
+    )
