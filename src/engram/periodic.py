@@ -4,8 +4,7 @@
 updates that most steps have is compiled into a program without branches.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -22,6 +21,9 @@ IsDue = Callable[[Step], Bool[Array, ""] | bool]
 """whether an update is due at a step"""
 Pattern = tuple[bool, ...]
 """for each periodic update of a program, in the order of its trace, whether it is due"""
+
+LAST_ITERATIONS = 1_000
+"""at the end of a run, of which the most common pattern is taken"""
 
 _fixed: ContextVar[Iterator[bool] | None] = ContextVar("fixed", default=None)
 _recorded: ContextVar[list[IsDue] | None] = ContextVar("recorded", default=None)
@@ -88,6 +90,15 @@ def patterns_at(schedules: Sequence[IsDue], steps: Int[np.ndarray, "N"]) -> Bool
     return due
 
 
-def most_common_pattern(schedules: Sequence[IsDue], steps: Iterable[int]) -> Pattern:
-    """The pattern that occurs at most of the given steps."""
-    return Counter(pattern_at(schedules, step) for step in steps).most_common(1)[0][0]
+def common_pattern(schedules: Sequence[IsDue], num_iterations: int) -> Pattern | None:
+    """The pattern of most iterations at the end of a run, by when all updates have started.
+
+    None if there are no periodic updates, or one depends on more than the step.
+    """
+    steps = np.arange(max(0, num_iterations - LAST_ITERATIONS), num_iterations, dtype=np.int32)
+    try:
+        patterns = patterns_at(schedules, steps)
+    except (jax.errors.UnexpectedTracerError, jax.errors.ConcretizationTypeError):
+        return None
+    kinds, counts = np.unique(patterns, axis=0, return_counts=True)
+    return tuple(kinds[np.argmax(counts)].tolist()) if schedules else None

@@ -1,9 +1,9 @@
 """What environments, agents and runners pass to each other."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, UInt8
 
 from engram.config import check_all
 
@@ -93,6 +93,17 @@ class JaxEnv(Protocol):
     def step(
         self, params: PyTree, state: PyTree, action: Int[Array, ""], key: Key[Array, ""]
     ) -> tuple[PyTree, EnvStep]: ...
+
+
+@runtime_checkable
+class JaxFrameEnv(JaxEnv, Protocol):
+    """An environment in JAX whose observations are stacks of frames.
+
+    `reset` and `step` return empty observations. The runner draws one frame per step: that of the
+    state or, where an episode has ended, the first one of the next.
+    """
+
+    def draw(self, params: PyTree, state: PyTree) -> UInt8[Array, "..."]: ...
 
 
 Metrics = dict[str, Float[Array, ""]]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from engram.periodic import (
+    common_pattern,
     fixed_schedule,
-    most_common_pattern,
     pattern_at,
     patterns_at,
     periodically,
@@ -65,10 +65,28 @@ def test_patterns_at_many_steps_are_those_at_each(schedules):
     np.testing.assert_array_equal(patterns_at(schedules, steps), expected)
 
 
-def test_the_most_common_pattern_is_that_of_most_steps(schedules):
-    assert pattern_at(schedules, 6) == (True, True)
-    assert most_common_pattern(schedules, range(5)) == (False, False)
-    assert most_common_pattern(schedules, [6, 12, 1]) == (True, True)
+def test_the_common_pattern_is_that_of_most_iterations(schedules):
+    assert common_pattern(schedules, 5) == (False, False)
+    often = [lambda step: step % 2 < 2, lambda step: step % 3 > 0]
+    assert common_pattern(often, 10_000) == (True, True)
+    assert common_pattern([], 10) is None
+
+
+@pytest.mark.parametrize("uses_python", [False, True])
+def test_a_condition_on_more_than_the_step_has_no_common_pattern(uses_python):
+    def program(step, flag):
+        is_due = lambda _: flag and True if uses_python else flag & (step > 0)  # noqa: E731
+        return periodically(is_due, step, lambda: step, lambda: step + 1)
+
+    with record_schedules() as schedules:
+        jaxpr_error = None
+        try:
+            jax.make_jaxpr(program)(jnp.int32(0), jnp.bool_(True))
+        except jax.errors.TracerBoolConversionError as error:
+            jaxpr_error = error
+    assert (jaxpr_error is not None) == uses_python
+    assert len(schedules) == 1
+    assert common_pattern(schedules, 10) is None
 
 
 def test_a_pattern_of_another_length_is_refused():

@@ -22,9 +22,6 @@ from engram.runners.donation import (
 from engram.runners.parallel import VmappedAgent
 from engram.types import TimeStep
 
-LAST_STEPS = 1_000
-"""iterations at the end of training from which the most common pattern of updates is taken"""
-
 
 class DeviceAgent:
     """Steps and trains R agents whose state is updated in place on the device."""
@@ -93,10 +90,10 @@ class DeviceAgent:
             self.step_function.compiler(self.arrays, *pack_timestep(timestep)),
             self.learn_function.compiler(self.arrays),
         ]
-        if self.learner_thread is not None and self.schedules:
-            last = self.agents.spec.num_iterations
-            steps = range(max(0, last - LAST_STEPS), last)
-            self.common_pattern = periodic.most_common_pattern(self.schedules, steps)
+        if self.learner_thread is not None:
+            num_iterations = self.agents.spec.num_iterations
+            self.common_pattern = periodic.common_pattern(self.schedules, num_iterations)
+        if self.common_pattern is not None:
             compilers.append(self.common_learn_function.compiler(self.arrays))
         pool = ThreadPoolExecutor(len(compilers))
         futures = [pool.submit(compiler) for compiler in compilers]

@@ -9,20 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from engram import periodic
 from engram.devices import platform
 from engram.envs import Task
 from engram.errors import EngramError
+from engram.runners.autoreset import autoreset
 from engram.runners.base import RunKeys, RunState, pop_metrics
 from engram.runners.parallel import PerRunOptions, VmappedAgent
 from engram.types import Agent, Spec, TimeStep
 
-MIN_ITERATIONS_OF_TWO_PROGRAMS = 20_000
+MIN_ITERATIONS_OF_TWO_PROGRAMS = 100_000
 """of runs that are worth the time to compile a program without branches, too"""
-LAST_ITERATIONS = 1_000
-"""at the end of training, from which the most common pattern of updates is taken"""
 MIN_SEGMENT = 20
 """mean length, among these, of segments that are worth a call each"""
 
@@ -31,7 +30,7 @@ class EnvState(NamedTuple):
     """State of the environments of all runs; leaves have leading axes R and E."""
 
     state: PyTree
-    """as `JaxEnv.step` returns it"""
+    """of the environment that resets itself"""
     timestep: TimeStep
     episode_return: Float[Array, "R E"]
     """true return of the episode until now"""
@@ -54,7 +53,7 @@ class JaxRunner:
         self.agents = VmappedAgent(agent, spec, len(seeds), options)
         self.spec = spec
         self.seeds = jnp.array(seeds, jnp.uint32)
-        self.env = tasks[0].jax_env
+        self.env = autoreset(tasks[0].jax_env, spec)
         all_params = [task.env_params for task in tasks]
         self.env_params = jax.tree.map(lambda *x: jnp.array(x, jnp.float32), *all_params)
         self.run_state: RunState
@@ -71,14 +70,10 @@ class JaxRunner:
 
     @cached_property
     def _schedules(self) -> list[periodic.IsDue]:
-        """The conditions of the agent's periodic updates; none if they depend on its state."""
+        """The conditions of the agent's periodic updates."""
         run_state = jax.eval_shape(self.agents.init, self.seeds)
         with periodic.record_schedules() as schedules:
             jax.eval_shape(self.agents.learn, run_state)
-        try:
-            periodic.patterns_at(schedules, np.arange(1, dtype=np.int32))
-        except jax.errors.UnexpectedTracerError:
-            return []
         return schedules
 
     @cached_property
@@ -87,16 +82,15 @@ class JaxRunner:
 
         It depends on the run alone, so that a resumed one has the same programs.
         """
-        if not (self.has_branchless_program and self._schedules):
+        if not self.has_branchless_program:
             return None
         last = self.spec.num_iterations
-        steps = np.arange(max(0, last - LAST_ITERATIONS), last, dtype=np.int32)
-        patterns = periodic.patterns_at(self._schedules, steps)
-        kinds, counts = np.unique(patterns, axis=0, return_counts=True)
-        common = kinds[np.argmax(counts)]
-        is_common = np.all(patterns == common, axis=-1)
-        num_segments = 1 + np.sum(is_common[1:] != is_common[:-1])
-        return tuple(common.tolist()) if num_segments * MIN_SEGMENT <= len(steps) else None
+        pattern = periodic.common_pattern(self._schedules, last)
+        if pattern is None:
+            return None
+        steps = np.arange(max(0, last - periodic.LAST_ITERATIONS), last, dtype=np.int32)
+        num_segments = len(self._split(pattern, steps))
+        return pattern if num_segments * MIN_SEGMENT <= len(steps) else None
 
     def start(self) -> None:
         self.iteration = 0
@@ -120,12 +114,19 @@ class JaxRunner:
         if self._common_pattern is None or not iterations:
             return [(iterations, None)]
         steps = self.iteration + np.arange(iterations, dtype=np.int32)
-        patterns = periodic.patterns_at(self._schedules, steps)
-        is_common = np.all(patterns == np.array(self._common_pattern), axis=-1)
-        starts = np.flatnonzero(np.diff(is_common, prepend=~is_common[:1]))
-        ends = np.append(starts[1:], iterations)
+        return self._split(self._common_pattern, steps)
+
+    def _split(
+        self, pattern: periodic.Pattern, steps: Int[np.ndarray, "N"]
+    ) -> list[tuple[int, periodic.Pattern | None]]:
+        """Segments of steps: their lengths, and the pattern of those that have it."""
+        has_pattern = np.all(
+            periodic.patterns_at(self._schedules, steps) == np.array(pattern), axis=-1
+        )
+        starts = np.flatnonzero(np.diff(has_pattern, prepend=~has_pattern[:1]))
+        ends = np.append(starts[1:], len(steps))
         return [
-            (int(end - start), self._common_pattern if is_common[start] else None)
+            (int(end - start), pattern if has_pattern[start] else None)
             for start, end in zip(starts, ends, strict=True)
         ]
 
@@ -152,7 +153,9 @@ class JaxRunner:
         index = jnp.zeros((num_runs, self.spec.num_envs), jnp.int32)
         state, observation = jax.vmap(self._reset)(self.env_params, run_state.keys.reset, index)
         timestep = self.agents.zero_timestep(num_runs)
-        timestep = timestep._replace(observation=observation, final_observation=observation)
+        timestep = timestep._replace(observation=observation)
+        if not self.spec.frame_stack:
+            timestep = timestep._replace(final_observation=observation)
         return run_state, EnvState(state, timestep, jnp.zeros(index.shape), index)
 
     def _loop(
@@ -188,9 +191,8 @@ class JaxRunner:
     def _reset(
         self, params: PyTree, key: Key[Array, ""], index: Int[Array, "E"]
     ) -> tuple[PyTree, Float[Array, "E ..."]]:
-        """The first states of one run's episodes, which depend on seed and episode index alone."""
-        numbers = index * self.spec.num_envs + jnp.arange(self.spec.num_envs)
-        keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
+        """The first states of one run's episodes."""
+        keys = self._reset_keys(key, index)
         return jax.vmap(self.env.reset, in_axes=(None, 0))(params, keys)
 
     def _step(
@@ -204,26 +206,17 @@ class JaxRunner:
         """Steps one run's environments, and resets those whose episode has ended."""
         numbers = step * self.spec.num_envs + jnp.arange(self.spec.num_envs)
         step_keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(keys.env, numbers)
-        state, result = jax.vmap(self.env.step, in_axes=(None, 0, 0, 0))(
-            params, env_state.state, actions, step_keys
+        reset_keys = self._reset_keys(keys.reset, env_state.episode_index + 1)
+        state, (timestep, true_reward) = jax.vmap(self.env.step, in_axes=(None, 0, 0, 0, 0))(
+            params, env_state.state, actions, step_keys, reset_keys
         )
-        done = result.terminated | result.truncated
-        episode_return = env_state.episode_return + result.true_reward
-        episode_index = env_state.episode_index + done
-        first_state, first_observation = self._reset(params, keys.reset, episode_index)
-        timestep = TimeStep(
-            observation=_select(done, first_observation, result.observation),
-            reward=result.reward,
-            terminated=result.terminated,
-            truncated=result.truncated,
-            final_observation=result.observation,
-        )
-        state = jax.tree.map(lambda new, old: _select(done, new, old), first_state, state)
+        done = timestep.done
+        episode_return = env_state.episode_return + true_reward
         next_return = jnp.where(done, 0.0, episode_return)
-        env_state = EnvState(state, timestep, next_return, episode_index)
+        env_state = EnvState(state, timestep, next_return, env_state.episode_index + done)
         return env_state, jnp.where(done, episode_return, jnp.nan)
 
-
-def _select(condition: Bool[Array, "E"], x: Array, y: Array) -> Array:
-    """`x` for the environments where the condition holds, else `y`."""
-    return jnp.where(condition.reshape(-1, *[1] * (x.ndim - 1)), x, y)
+    def _reset_keys(self, key: Key[Array, ""], index: Int[Array, "E"]) -> Key[Array, "E"]:
+        """Keys of one run's episodes, which depend on seed and episode index alone."""
+        numbers = index * self.spec.num_envs + jnp.arange(self.spec.num_envs)
+        return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, numbers)
