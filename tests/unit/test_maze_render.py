@@ -9,7 +9,7 @@ import pytest
 from engram.envs.maze import gym_env, render
 from engram.envs.maze.layout import make_layout, sample_layout
 from engram.envs.maze.render import draw_picture, value_colours
-from engram.envs.maze.window import Window
+from engram.envs.window import Window
 from engram.errors import EngramError
 
 SOUTH, EAST = 1, 2

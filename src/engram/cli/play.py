@@ -143,7 +143,7 @@ def is_interactive() -> bool:
 
 def play_in_window(game: Game, title: str) -> None:
     """Show the maze in a window, whose title has the numbers, and read its keys."""
-    from engram.envs.maze.window import Window
+    from engram.envs.window import Window
 
     window = Window(title)
 

@@ -159,7 +159,7 @@ class MazeEnv(gym.Env[np.ndarray, Any]):
         """Draws the window, if there is one to be."""
         if self.render_mode != "human":
             return
-        from engram.envs.maze.window import Window
+        from engram.envs.window import Window
 
         if self._window is None:
             self._window = Window(f"Maze {self.config.size} x {self.config.size}")
