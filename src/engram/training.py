@@ -79,7 +79,7 @@ def train(
     function that makes an environment. `steps` counts the environment steps of one run, over all
     its `num_envs` environments. With `out`, a run folder is written there. `use_gym` steps
     Gymnasium's environment even where the task is also written in JAX. `env_kwargs` are arguments
-    of the environment of a maze or of `gym:ID`.
+    of the environment of a maze, of a room or of `gym:ID`.
     """
     for name, value in (("num_envs", num_envs), ("steps", steps)):
         check_option(name, value, Count | None)
@@ -89,7 +89,7 @@ def train(
             f"A run can have 2**31 - 1 steps at most, not {task.steps:,}: lower steps."
         )
     if isinstance(agent, str):
-        agent = make_agent(agent, default_preset(agent, task.atari is not None))
+        agent = make_agent(agent, default_preset(agent, task.preset))
     if not isinstance(agent, Agent):
         raise EngramError(
             f"{agent!r} is not an agent: give one with its options, such as engram.DQN(), or "

@@ -12,6 +12,7 @@ from engram.agents import AGENTS, PRESETS, default_preset, make
 from engram.cli import main
 from engram.cli.arguments import option_types, read_options
 from engram.cli.training import read_seeds, unused_path
+from engram.envs import get_task
 from engram.errors import EngramError, Interrupted
 
 
@@ -271,20 +272,21 @@ def test_the_arguments_of_the_environment_reach_the_task(capsys, monkeypatch, in
 
 
 @pytest.mark.parametrize(
-    ("agent", "arcade", "preset"),
+    ("agent", "task", "preset"),
     [
-        ("mbec++", False, "engram"),
-        ("mbec++", True, "atari"),
-        ("dqn", False, "paper"),
-        ("dqn", True, "atari"),
-        ("ppo", True, "paper"),
+        ("mbec++", "cartpole", "engram"),
+        ("mbec++", "atari:pong", "atari"),
+        ("mbec++", "pickup3-jax", "pickup"),
+        ("dqn", "cartpole", "paper"),
+        ("dqn", "atari:pong", "atari"),
+        ("ppo", "atari:pong", "paper"),
     ],
 )
 def test_the_command_line_and_python_have_the_same_default_preset(
-    capsys, train_calls, agent, arcade, preset
+    capsys, train_calls, agent, task, preset
 ):
-    assert default_preset(agent, arcade) == preset
-    error_line(capsys, f"train {agent} {'atari:pong' if arcade else 'cartpole'}")
+    assert default_preset(agent, get_task(task).preset) == preset
+    error_line(capsys, f"train {agent} {task}")
     assert train_calls[0]["agent"] == make(agent, preset)
 
 

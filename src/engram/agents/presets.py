@@ -80,6 +80,21 @@ _ATARI_MEMORY = {
     "memory_size": 50_000,
     "select_with_q_only": True,
 }
+# Four environments per run, so one gradient step per iteration.
+_PICKUP = {
+    "hidden_size": 512,
+    "num_layers": 1,
+    "learning_rate": 1e-4,
+    "learning_starts": 20_000,
+    "train_frequency": 4,
+    "buffer_size": 200_000,
+    "target_update_interval": 2_000,
+    "loss": "huber",
+    "epsilon_end": 0.05,
+    "epsilon_decay": 1e5,
+    "double_q": True,
+}
+_PICKUP_MEMORY = {"num_neighbours": 15, "chunk": 20, "memory_size": 10_000}
 
 PRESETS = {
     "paper": Preset(
@@ -146,6 +161,25 @@ PRESETS = {
             },
         },
     ),
+    "pickup": Preset(
+        "3D navigation, there the default",
+        {
+            "dqn": _PICKUP,
+            "mbec++": _PAPER_MBECPP | _PICKUP | _PICKUP_MEMORY,
+            "drqn": {
+                "hidden_size": 512,
+                "lstm_size": 256,
+                "learning_rate": 1e-4,
+                "learning_starts": 20_000,
+                "buffer_size": 100_000,
+                "train_frequency": 8,
+                "target_update_interval": 2_000,
+                "epsilon_end": 0.05,
+                "epsilon_decay": 1e5,
+            },
+            "ppo": {"recurrent": True, "lstm_size": 256, "hidden_size": 512, "num_steps": 512},
+        },
+    ),
     "scaled": Preset(
         "the paper's options with observations normalized to [-1, 1]",
         {
@@ -183,7 +217,7 @@ PRESETS = {
 }
 
 
-def default_preset(name: str, is_atari: bool = False) -> str:
-    """The preset if none is named: `engram` for mbec and mbec++, `atari` on Atari, else `paper`."""
-    preset = "atari" if is_atari else "engram" if name in ("mbec", "mbec++") else "paper"
+def default_preset(name: str, task_preset: str | None = None) -> str:
+    """The preset if none is named: the task's if the agent has it, else the agent's own default."""
+    preset = task_preset or ("engram" if name in ("mbec", "mbec++") else "paper")
     return preset if name in PRESETS[preset].options else "paper"

@@ -58,7 +58,7 @@ class Train:
         from engram.envs import get_task
 
         if preset is None:
-            preset = default_preset(agent, task is not None and get_task(task).atari is not None)
+            preset = default_preset(agent, None if task is None else get_task(task).preset)
         default = make(agent, preset)
         group = Annotated[type(default), tyro.conf.arg(name=agent)]
         fields = [

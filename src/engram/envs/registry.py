@@ -13,11 +13,13 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.envs.registration import find_highest_version, get_env_id, parse_env_id
 
-from engram.envs.atari import GAMES, PROTOCOLS, AtariEnv, AtariGame
+from engram.envs.atari import FRAME_STACK, GAMES, PROTOCOLS, AtariEnv, AtariGame
 from engram.envs.classic_control import NO_NOISE, CartPole, MountainCar, Noise
 from engram.envs.env_checker import env_errors, one_line
 from engram.envs.maze import gym_env as maze_env
 from engram.envs.maze.tasks import MAZE_TASKS, maze_task
+from engram.envs.pickup import gym_env as pickup_env
+from engram.envs.pickup.tasks import PICKUP_TASKS, pickup_task
 from engram.envs.spaces import wrap_spaces
 from engram.envs.task import Task
 from engram.envs.wrappers import BernoulliReward, GaussianReward, RepeatedObservation
@@ -28,6 +30,7 @@ EnvFunction = Callable[..., gym.Env]
 RESERVED_KWARGS = {"id", "noise", "render_mode", "disable_env_checker"}
 """arguments of environments that Engram sets itself"""
 maze_env.register()
+pickup_env.register()
 GYM_REMEDY = "correct the id, or name the package that registers it, as in gym:my_package:Mine-v0"
 
 
@@ -38,8 +41,8 @@ def get_task(
 ) -> Task:
     """The task of a name, of `gym:ID` or `atari:GAME`, or of a function that makes an environment.
 
-    `steps` replaces the task's default, and `env_kwargs` arguments of the environment of a maze or
-    of `gym:ID`. No environment is made: `Task.inspect` finds its errors.
+    `steps` replaces the task's default, and `env_kwargs` arguments of the environment of a maze, of
+    a room or of `gym:ID`. No environment is made: `Task.inspect` finds its errors.
     """
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise EngramError(f"A task cannot have steps={steps!r}: give a whole number above 0.")
@@ -90,6 +93,8 @@ def task_names() -> list[str]:
 def _named_task(name: str, env_kwargs: dict[str, Any]) -> Task:
     if name in MAZE_TASKS and env_kwargs:
         return maze_task(name, env_kwargs)
+    if name in PICKUP_TASKS and env_kwargs:
+        return pickup_task(name, env_kwargs)
     if env_kwargs and not name.startswith("gym:") and (name in TASKS or name.startswith("atari:")):
         raise EngramError(f"{name} takes no env_kwargs: leave them out.")
     if name in TASKS:
@@ -134,6 +139,8 @@ def _atari_task(name: str) -> Task:
         num_envs=4,
         truncation_is_terminal=True,
         atari=atari,
+        frame_stack=FRAME_STACK,
+        preset="atari",
     )
 
 
@@ -320,4 +327,5 @@ TASKS = {
     **_with_noises(_MOUNTAIN_CAR),
     **_with_noises(_LUNAR_LANDER),
     **MAZE_TASKS,
+    **PICKUP_TASKS,
 }

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from engram.encoders import is_image
-from engram.envs.atari import FRAME_SKIP, FRAME_STACK, MAX_FRAMES, AtariGame
+from engram.envs.atari import FRAME_SKIP, MAX_FRAMES, AtariGame
 from engram.envs.classic_control import NO_NOISE
 from engram.envs.env_checker import check_env, check_spaces, env_errors
 from engram.envs.spaces import FlattenObservation, OffsetAction, find_wrapper
@@ -48,6 +48,12 @@ class Task:
     """arguments of the environment that differ from those of the task of this name"""
     atari: AtariGame | None = None
     """the game, if it is one of Atari"""
+    frame_stack: int = 0
+    """frames per observation, stacked along the first axis; 0 if observations are not stacks"""
+    in_workers: bool = False
+    """whether environments step in processes of their own, since steps are slow"""
+    preset: str | None = None
+    """the preset of agents that have it, if none is named; else the agent's own default"""
     low: tuple[float, ...] = ()
     """lower bounds of observations, if those of the observation space are no use"""
     high: tuple[float, ...] = ()
@@ -96,7 +102,7 @@ class Task:
             low=(self.low or _bounds(space.low)) if has_bounds else (),
             high=(self.high or _bounds(space.high)) if has_bounds else (),
             max_episode_steps=MAX_FRAMES // FRAME_SKIP if self.atari else _time_limit(env),
-            frame_stack=FRAME_STACK if self.atari else 0,
+            frame_stack=self.frame_stack,
             truncation_is_terminal=self.truncation_is_terminal,
             num_envs=num_envs,
             num_iterations=num_iterations,

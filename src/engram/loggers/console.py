@@ -228,8 +228,10 @@ def print_options(name: str) -> None:
     """Print an agent's options with default and meaning, and what each preset changes."""
     kind = agent_class(name)
     screen = Console()
-    preset, atari_preset = default_preset(name), default_preset(name, True)
-    presets = preset if atari_preset == preset else f"{preset}, for Atari {atari_preset}"
+    own = default_preset(name)
+    on_tasks = {"Atari": default_preset(name, "atari"), "pickup": default_preset(name, "pickup")}
+    others = [f", for {tasks} {preset}" for tasks, preset in on_tasks.items() if preset != own]
+    presets = own + "".join(others)
     screen.print(f"[bold]{name}[/]: {_headline(kind)} Default preset: {presets}.", highlight=False)
     table = Table(box=None, pad_edge=False)
     for column in ("option", "default", "meaning"):

@@ -14,6 +14,7 @@ from engram.runners.base import Runner, RunState
 from engram.runners.gym_env import EnvironmentFault, GymRunner
 from engram.runners.jax_env import JaxRunner
 from engram.runners.parallel import PerRunOptions, VmappedAgent, is_vmappable
+from engram.runners.workers import WorkerRunner
 from engram.types import Agent, Spec
 
 
@@ -34,7 +35,9 @@ def make_runner(
         return _make_atari_runner(agent, tasks, seeds, spec, options)
     jax_env = tasks[0].jax_env
     if use_gym or jax_env is None or any(task.jax_env != jax_env for task in tasks):
-        return GymRunner(agent, tasks, seeds, spec, options)
+        in_workers = tasks[0].in_workers and len(seeds) * spec.num_envs > 1
+        runner = WorkerRunner if in_workers else GymRunner
+        return runner(agent, tasks, seeds, spec, options)
     return JaxRunner(agent, tasks, seeds, spec, options)
 
 
@@ -93,6 +96,7 @@ __all__ = [
     "RunState",
     "Runner",
     "VmappedAgent",
+    "WorkerRunner",
     "cross_seeds",
     "default_num_envs",
     "is_vmappable",

@@ -153,7 +153,7 @@ class GymRunner:
         for env_id in self.env_ids:
             observation = self._reset(env_id)
             self.timestep.observation[env_id] = observation
-            self.timestep.final_observation[env_id] = observation
+            self._set_final_observation(env_id, observation)
 
     def _reset(self, env_id: EnvId) -> np.ndarray:
         """Begins an episode, whose seed depends on the run's seed and the episode's index alone."""
@@ -191,7 +191,7 @@ class GymRunner:
         _, reward, terminated, truncated, info = result
         timestep = self.timestep
         timestep.observation[env_id] = observation
-        timestep.final_observation[env_id] = observation
+        self._set_final_observation(env_id, observation)
         timestep.reward[env_id] = reward
         timestep.terminated[env_id] = terminated
         timestep.truncated[env_id] = truncated
@@ -214,8 +214,13 @@ class GymRunner:
         timestep.reward[env_id] = reward
         timestep.terminated[env_id] = False
         timestep.truncated[env_id] = True
-        timestep.final_observation[env_id] = timestep.observation[env_id]
+        self._set_final_observation(env_id, timestep.observation[env_id])
         self._start_next_episode(env_id)
+
+    def _set_final_observation(self, env_id: EnvId, observation: np.ndarray) -> None:
+        """Of stacks of frames there is none: replay has the frames."""
+        if not self.spec.frame_stack:
+            self.timestep.final_observation[env_id] = observation
 
     def _restore_envs(self) -> None:
         """Leads all environments back to the states in which they were saved."""
@@ -248,8 +253,11 @@ class GymRunner:
         try:
             return call()
         except Exception as error:
-            message = f"{type(error).__name__} ({one_line(error)}){error_location(error)}"
+            message = self._describe(error)
             raise self._environment_fault(run, f"{method} raised {message}") from error
+
+    def _describe(self, error: Exception) -> str:
+        return describe_exception(error)
 
     def _checked_observation(self, run: int, result: Any, fault: str | None) -> np.ndarray:
         """The observation in what `reset` or `step` returned; raises its fault, if any."""
@@ -263,6 +271,11 @@ class GymRunner:
             f"The environment {self.tasks[run].name} failed with seed {self.seeds[run]} "
             f"at step {step:,}: {fault}."
         )
+
+
+def describe_exception(error: Exception) -> str:
+    """Its class, its message in one line, and where it was raised."""
+    return f"{type(error).__name__} ({one_line(error)}){error_location(error)}"
 
 
 def _copy(timestep: TimeStep) -> Any:

@@ -1,0 +1,59 @@
+"""MiniWorld's own room, drawn without a screen.
+
+MiniWorld 2.1.0 and pyglet 1.5.31 are the last of their line. On a machine without a screen pyglet
+must be told before it loads OpenGL; the variable PYOPENGL_PLATFORM, of which MiniWorld's pages
+speak, is read too late.
+"""
+
+import importlib
+from contextlib import redirect_stdout
+from typing import Any
+
+import gymnasium as gym
+
+from engram.envs.env_checker import one_line
+from engram.envs.pickup.config import PickupConfig
+from engram.errors import EngramError
+
+ENV_ID = "MiniWorld-PickupObjects-v0"
+PIP = "pip install 'engram-rl[miniworld]'"
+APT = "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri"
+
+
+def make(config: PickupConfig, render_mode: str | None = None) -> gym.Env:
+    """MiniWorld's environment; raises if something is missing, with what to install."""
+    import_miniworld()
+    try:
+        with redirect_stdout(None):  # it would tell how many samples per pixel there are
+            return gym.make(
+                ENV_ID,
+                size=config.size,
+                num_objs=config.num_objs,
+                render_mode=render_mode,
+                disable_env_checker=True,
+            )
+    except Exception as error:
+        raise EngramError(
+            f"MiniWorld cannot draw here ({one_line(error)}): install OpenGL for machines without "
+            f"a screen, on Debian and Ubuntu by `{APT}`."
+        ) from error
+
+
+def import_miniworld() -> Any:
+    """The module, with pyglet set for machines without a screen."""
+    try:
+        import pyglet
+    except ImportError as error:
+        raise EngramError(f"MiniWorld needs pyglet 1.5 ({error}): {PIP}.") from error
+    if not pyglet.version.startswith("1.5"):
+        raise EngramError(f"MiniWorld needs pyglet 1.5 and not {pyglet.version}: {PIP}.")
+    pyglet.options["headless"] = True
+    pyglet.options["debug_gl"] = False
+    try:
+        return importlib.import_module("miniworld")
+    except ModuleNotFoundError as error:
+        raise EngramError(f"MiniWorld is not installed ({error}): {PIP}.") from error
+    except Exception as error:
+        raise EngramError(
+            f"MiniWorld finds no OpenGL ({one_line(error)}): on Debian and Ubuntu, `{APT}`."
+        ) from error

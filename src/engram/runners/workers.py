@@ -1,0 +1,252 @@
+"""Gymnasium environments in worker processes, which step in parallel and in lockstep.
+
+Runs are those of `GymRunner`, bit for bit. Observations come back through shared memory. A step
+that ends an episode and the reset after it are one request, so that workers reset in parallel.
+"""
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import jax
+import numpy as np
+from jaxtyping import Int, Shaped
+
+from engram.envs.env_checker import reset_error, step_error
+from engram.errors import EngramError
+from engram.runners.gym_env import GymRunner, describe_exception
+from engram.types import Spec
+
+CLOSE_SECONDS = 5.0
+"""after which a worker that does not end by itself is terminated"""
+
+
+class WorkerRunner(GymRunner):
+    """Trains R runs on Gymnasium environments that step in worker processes."""
+
+    workers: "Sequence[Worker]" = ()
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.close()
+
+    def _make_envs(self) -> None:
+        num_workers = min(len(self.env_ids), multiprocessing.cpu_count())
+        shares = [self.env_ids[i::num_workers] for i in range(num_workers)]
+        self.workers = [
+            Worker([self.tasks[run].make for run, _ in share], self.spec) for share in shares
+        ]
+        remote: dict[Any, Any] = {
+            env_id: RemoteEnv(worker, i)
+            for worker, share in zip(self.workers, shares, strict=True)
+            for i, env_id in enumerate(share)
+        }
+        num_runs, num_envs = len(self.seeds), self.spec.num_envs
+        self.envs = [[remote[r, e] for e in range(num_envs)] for r in range(num_runs)]
+
+    def _describe(self, error: Exception) -> str:
+        return str(error) if isinstance(error, RemoteError) else super()._describe(error)
+
+    def _send(self, actions: Int[np.ndarray, "R E"]) -> None:
+        for run, env in self.env_ids:
+            remote: Any = self.envs[run][env]
+            if remote.next_seed is None:
+                index = self.episode_index[run, env] + 1
+                remote.next_seed = self._reset_seed((run, env), index)
+            remote.send(int(actions[run, env]))
+        for worker in self.workers:
+            worker.flush()
+
+
+class Request(NamedTuple):
+    """What an environment is to do."""
+
+    env: int
+    action: int | None
+    """None for a reset"""
+    seed: int | None
+    """of a reset, or of the episode to begin if this one ends; None to begin none"""
+
+
+class Answer(NamedTuple):
+    """What the environment's methods returned; a string describes an exception."""
+
+    step: Any = None
+    reset: Any = None
+
+
+class RemoteEnv:
+    """Stands for an environment in a worker."""
+
+    def __init__(self, worker: "Worker", index: int):
+        self.worker = worker
+        self.index = index
+        self.next_seed: int | None = None
+        """of the next episode, which begins with the end of this one"""
+        self._first: Any = None
+
+    def send(self, action: int) -> None:
+        """Asks for a step, whose result the next `step` returns."""
+        self.worker.requests.append(Request(self.index, action, self.next_seed))
+
+    def step(self, action: int) -> Any:
+        if not self.worker.is_busy:  # nothing was sent: an episode is replayed
+            self.worker.requests.append(Request(self.index, action, None))
+        answer = self.worker.answer(self.index)
+        self._first = answer.reset
+        return _raise_if_text(answer.step)
+
+    def reset(self, seed: int) -> Any:
+        first, self._first = self._first, None
+        if first is None or seed != self.next_seed:
+            self.worker.requests.append(Request(self.index, None, seed))
+            first = self.worker.answer(self.index).reset
+        self.next_seed = None
+        return _raise_if_text(first)
+
+
+class Worker:
+    """A process with some of the environments, which answers all requests of a batch at once."""
+
+    def __init__(self, makes: Sequence[Callable[[], gym.Env]], spec: Spec):
+        context = multiprocessing.get_context("spawn")  # a fork of JAX's threads can hang
+        self.requests: list[Request] = []
+        self._answers: dict[int, Answer] = {}
+        self._is_waiting = False
+        item_bytes = int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize
+        buffer = context.RawArray("b", 2 * len(makes) * item_bytes)
+        self._observations = _as_observations(buffer, spec)
+        self._pipe, end = context.Pipe()
+        self._process = context.Process(target=_work, args=(end, makes, spec, buffer), daemon=True)
+        try:
+            self._process.start()
+        except Exception as error:
+            raise EngramError(
+                f"The environment cannot be sent to a worker process ({error}): make it by a "
+                "function at the top level of a module."
+            ) from error
+        end.close()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are answers that nobody has fetched."""
+        return self._is_waiting or bool(self._answers)
+
+    def flush(self) -> None:
+        """Sends all requests."""
+        requests, self.requests = self.requests, []
+        try:
+            self._pipe.send(requests)
+        except OSError as error:
+            raise self._death() from error
+        self._is_waiting = True
+
+    def answer(self, env: int) -> Answer:
+        """The answer to an environment's request, which is sent if it was not yet."""
+        if self.requests:
+            self.flush()
+        if self._is_waiting:
+            self._is_waiting = False
+            try:
+                answers = self._pipe.recv()
+            except (EOFError, OSError) as error:
+                raise self._death() from error
+            self._answers |= {i: self._complete(i, answer) for i, answer in answers.items()}
+        return self._answers.pop(env)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            self._pipe.send(None)
+        self._pipe.close()
+        self._process.join(CLOSE_SECONDS)
+        if self._process.is_alive():
+            self._process.terminate()
+
+    def _complete(self, env: int, answer: Answer) -> Answer:
+        """The answer with the observations in shared memory."""
+        parts = [
+            (self._observations[env, place].copy(), *part[1:]) if _is_shared(part) else part
+            for place, part in enumerate(answer)
+        ]
+        return Answer(*parts)
+
+    def _death(self) -> EngramError:
+        self._process.join(CLOSE_SECONDS)
+        return EngramError(
+            f"A worker process of the environments ended (exit code {self._process.exitcode}): "
+            "see what it printed; a script that trains must do so under "
+            "`if __name__ == '__main__':`, since workers import it."
+        )
+
+
+def _work(
+    pipe: Connection, makes: Sequence[Callable[[], gym.Env]], spec: Spec, buffer: Any
+) -> None:
+    """The worker's process: makes environments and answers requests until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer
+    jax.config.update("jax_platforms", "cpu")  # the GPU is the trainer's
+    observations = _as_observations(buffer, spec)
+    envs = _attempt(lambda: [make() for make in makes])
+    with suppress(EOFError, OSError):
+        while (requests := pipe.recv()) is not None:
+            if isinstance(envs, str):
+                pipe.send({request.env: Answer(envs, envs) for request in requests})
+                continue
+            pipe.send({r.env: _fulfil(r, envs[r.env], observations[r.env], spec) for r in requests})
+    for env in [] if isinstance(envs, str) else envs:
+        env.close()
+
+
+def _fulfil(
+    request: Request, env: gym.Env, observations: Shaped[np.ndarray, "2 ..."], spec: Spec
+) -> Answer:
+    """Steps or resets an environment as requested."""
+    step, is_over = None, True
+    if request.action is not None:
+        step = _attempt(lambda: env.step(request.action))
+        is_over = not isinstance(step, str) and step_error(step, spec) is None and any(step[2:4])
+        step = _share(step, observations[0], step_error, spec)
+    reset = None
+    if is_over and request.seed is not None:
+        reset = _attempt(lambda: env.reset(seed=request.seed))
+        reset = _share(reset, observations[1], reset_error, spec)
+    return Answer(step, reset)
+
+
+def _attempt(call: Callable[[], Any]) -> Any:
+    """The result, or the description of an exception."""
+    try:
+        return call()
+    except Exception as error:
+        return describe_exception(error)
+
+
+def _share(result: Any, place: np.ndarray, find_error: Callable[..., Any], spec: Spec) -> Any:
+    """The result without its observation, which is put in shared memory if it has no error."""
+    if isinstance(result, str) or find_error(result, spec) is not None:
+        return result
+    place[...] = result[0]
+    return None, *result[1:]
+
+
+def _is_shared(result: Any) -> bool:
+    return isinstance(result, tuple) and bool(result) and result[0] is None
+
+
+class RemoteError(Exception):
+    """An exception of an environment in a worker, described there."""
+
+
+def _raise_if_text(result: Any) -> Any:
+    if isinstance(result, str):
+        raise RemoteError(result)
+    return result
+
+
+def _as_observations(buffer: Any, spec: Spec) -> Shaped[np.ndarray, "N 2 ..."]:
+    """Of each environment the last observation and the first of the next episode."""
+    return np.frombuffer(buffer, spec.dtype).reshape(-1, 2, *spec.shape)
