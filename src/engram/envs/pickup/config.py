@@ -49,7 +49,7 @@ RGB = np.array(
 )
 """of COLORS, in [0, 1]"""
 
-SIZES = (4, 50)
+SIZES = (5, 50)
 """smallest and largest side of a room"""
 MAX_OBJECTS = 30
 MAX_CROWDING = 0.5

@@ -55,8 +55,8 @@ class JaxPickup:
         for i in range(count + 1):
             uniforms = jax.random.uniform(jax.random.fold_in(place_key, i), tries)
             candidates = radii[i] + uniforms * (size - 2 * radii[i])
-            gaps = jnp.linalg.norm(candidates[:, None] - places, axis=-1) - radii[:i] - radii[i]
-            is_free = jnp.all(gaps >= 0, axis=-1)
+            distance = jnp.linalg.norm(candidates[:, None] - places[None], axis=-1)
+            is_free = jnp.all(distance >= (radii[:i] + radii[i])[None], axis=-1)
             places = jnp.concatenate([places, candidates[jnp.argmax(is_free)][None]])
         angles = jax.random.uniform(direction_key, (count + 1,), minval=-math.pi, maxval=math.pi)
         state = PickupState(
@@ -79,10 +79,10 @@ class JaxPickup:
         action: Int[Array, ""],
         key: Key[Array, ""] | None = None,
     ) -> tuple[PickupState, EnvStep]:
-        turn = (action == constants.TURN_LEFT) * 1.0 - (action == constants.TURN_RIGHT)
+        turn = _direction(action, constants.TURN_LEFT, constants.TURN_RIGHT)
         heading = state.heading + turn * (2 * math.pi / constants.TURNS_PER_CIRCLE)
         forward = directions(state.heading)[0]
-        walk = (action == constants.FORWARD) * 1.0 - (action == constants.BACK)
+        walk = _direction(action, constants.FORWARD, constants.BACK)
         target = state.position + walk * constants.FORWARD_STEP * forward
         touches_wall, touched = self._touched(state, target, constants.AGENT_RADIUS)
         is_free = ~touches_wall & ~jnp.any(touched)
@@ -120,9 +120,14 @@ class JaxPickup:
     ) -> tuple[Bool[Array, ""], Bool[Array, "K"]]:
         """Whether a circle touches the walls, and which objects."""
         touches_wall = jnp.any((place < radius) | (place > self.config.size - radius))
-        distance = jnp.linalg.norm(state.places - place, axis=-1)
+        distance = jnp.linalg.norm(state.places - place[None], axis=-1)
         radii = jnp.asarray(constants.RADII)[state.kind]
         return touches_wall, state.present & (distance < radius + radii)
+
+
+def _direction(action: Int[Array, ""], positive: int, negative: int) -> Float[Array, ""]:
+    """1 or -1 for two opposite actions, else 0."""
+    return jnp.float32(action == positive) - jnp.float32(action == negative)
 
 
 def seen(state: PickupState) -> Objects:

@@ -24,7 +24,7 @@ def pickup_task(name: str, env_kwargs: dict[str, Any] | None = None) -> Task:
     where = "in JAX" if is_jax else "in MiniWorld, as in the paper"
     return Task(
         name,
-        f"3D navigation {where}: find and pick up {_NUM_OBJS[name]} objects within 400 steps",
+        f"3D navigation {where}: find and pick up {config.num_objs} objects within 400 steps",
         partial(_make, gym_env.make if is_jax else miniworld.make, config),
         steps=STEPS,
         num_envs=4,
