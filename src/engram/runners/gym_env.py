@@ -253,11 +253,10 @@ class GymRunner:
         try:
             return call()
         except Exception as error:
-            message = self._describe(error)
-            raise self._environment_fault(run, f"{method} raised {message}") from error
+            raise self._fault_of(error, run, method) from error
 
-    def _describe(self, error: Exception) -> str:
-        return describe_exception(error)
+    def _fault_of(self, error: Exception, run: int, method: str) -> EngramError:
+        return self._environment_fault(run, f"{method} raised {describe_exception(error)}")
 
     def _checked_observation(self, run: int, result: Any, fault: str | None) -> np.ndarray:
         """The observation in what `reset` or `step` returned; raises its fault, if any."""

@@ -6,7 +6,7 @@ that ends an episode and the reset after it are one request, so that workers res
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ from jaxtyping import Int, Shaped
 
 from engram.envs.env_checker import reset_error, step_error
 from engram.errors import EngramError
-from engram.runners.gym_env import GymRunner, describe_exception
+from engram.runners.gym_env import EnvId, GymRunner, describe_exception
 from engram.types import Spec
 
 CLOSE_SECONDS = 5.0
@@ -36,20 +36,31 @@ class WorkerRunner(GymRunner):
 
     def _make_envs(self) -> None:
         num_workers = min(len(self.env_ids), multiprocessing.cpu_count())
-        shares = [self.env_ids[i::num_workers] for i in range(num_workers)]
         self.workers = [
-            Worker([self.tasks[run].make for run, _ in share], self.spec) for share in shares
+            Worker({(r, e): self.tasks[r].make for r, e in self.env_ids[i::num_workers]}, self.spec)
+            for i in range(num_workers)
         ]
-        remote: dict[Any, Any] = {
-            env_id: RemoteEnv(worker, i)
-            for worker, share in zip(self.workers, shares, strict=True)
-            for i, env_id in enumerate(share)
+        remote: dict[EnvId, Any] = {
+            env_id: RemoteEnv(worker, env_id)
+            for worker in self.workers
+            for env_id in worker.env_ids
         }
         num_runs, num_envs = len(self.seeds), self.spec.num_envs
         self.envs = [[remote[r, e] for e in range(num_envs)] for r in range(num_runs)]
 
-    def _describe(self, error: Exception) -> str:
-        return str(error) if isinstance(error, RemoteError) else super()._describe(error)
+    def _fault_of(self, error: Exception, run: int, method: str) -> EngramError:
+        if isinstance(error, RemoteError):
+            return self._environment_fault(run, f"{method} raised {error}")
+        if not isinstance(error, WorkerDeath):
+            return super()._fault_of(error, run, method)
+        if error.env_id is None:
+            return EngramError(
+                f"A process for environments ended with exit code {error.exitcode} before it made "
+                "one: see what it printed. A script that trains must do so under "
+                "`if __name__ == '__main__':`, since these processes import it."
+            )
+        fault = f"{method} ended its process with exit code {error.exitcode}"
+        return self._environment_fault(error.env_id[0], fault)
 
     def _send(self, actions: Int[np.ndarray, "R E"]) -> None:
         for run, env in self.env_ids:
@@ -65,7 +76,7 @@ class WorkerRunner(GymRunner):
 class Request(NamedTuple):
     """What an environment is to do."""
 
-    env: int
+    env_id: EnvId
     action: int | None
     """None for a reset"""
     seed: int | None
@@ -82,29 +93,29 @@ class Answer(NamedTuple):
 class RemoteEnv:
     """Stands for an environment in a worker."""
 
-    def __init__(self, worker: "Worker", index: int):
+    def __init__(self, worker: "Worker", env_id: EnvId):
         self.worker = worker
-        self.index = index
+        self.env_id = env_id
         self.next_seed: int | None = None
         """of the next episode, which begins with the end of this one"""
         self._first: Any = None
 
     def send(self, action: int) -> None:
         """Asks for a step, whose result the next `step` returns."""
-        self.worker.requests.append(Request(self.index, action, self.next_seed))
+        self.worker.requests.append(Request(self.env_id, action, self.next_seed))
 
     def step(self, action: int) -> Any:
         if not self.worker.is_busy:  # nothing was sent: an episode is replayed
-            self.worker.requests.append(Request(self.index, action, None))
-        answer = self.worker.answer(self.index)
+            self.worker.requests.append(Request(self.env_id, action, None))
+        answer = self.worker.answer(self.env_id)
         self._first = answer.reset
         return _raise_if_text(answer.step)
 
     def reset(self, seed: int) -> Any:
         first, self._first = self._first, None
         if first is None or seed != self.next_seed:
-            self.worker.requests.append(Request(self.index, None, seed))
-            first = self.worker.answer(self.index).reset
+            self.worker.requests.append(Request(self.env_id, None, seed))
+            first = self.worker.answer(self.env_id).reset
         self.next_seed = None
         return _raise_if_text(first)
 
@@ -112,16 +123,19 @@ class RemoteEnv:
 class Worker:
     """A process with some of the environments, which answers all requests of a batch at once."""
 
-    def __init__(self, makes: Sequence[Callable[[], gym.Env]], spec: Spec):
+    def __init__(self, makes: Mapping[EnvId, Callable[[], gym.Env]], spec: Spec):
         context = multiprocessing.get_context("spawn")  # a fork of JAX's threads can hang
+        self.env_ids = list(makes)
         self.requests: list[Request] = []
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[EnvId, Answer] = {}
         self._is_waiting = False
+        self._at_work = context.RawValue("i", -1)
         item_bytes = int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize
         buffer = context.RawArray("b", 2 * len(makes) * item_bytes)
         self._observations = _as_observations(buffer, spec)
         self._pipe, end = context.Pipe()
-        self._process = context.Process(target=_work, args=(end, makes, spec, buffer), daemon=True)
+        arguments = end, makes, spec, buffer, self._at_work
+        self._process = context.Process(target=_work, args=arguments, daemon=True)
         try:
             self._process.start()
         except Exception as error:
@@ -139,13 +153,11 @@ class Worker:
     def flush(self) -> None:
         """Sends all requests."""
         requests, self.requests = self.requests, []
-        try:
+        with suppress(OSError):  # of a dead worker, of which `answer` tells
             self._pipe.send(requests)
-        except OSError as error:
-            raise self._death() from error
         self._is_waiting = True
 
-    def answer(self, env: int) -> Answer:
+    def answer(self, env_id: EnvId) -> Answer:
         """The answer to an environment's request, which is sent if it was not yet."""
         if self.requests:
             self.flush()
@@ -156,7 +168,7 @@ class Worker:
             except (EOFError, OSError) as error:
                 raise self._death() from error
             self._answers |= {i: self._complete(i, answer) for i, answer in answers.items()}
-        return self._answers.pop(env)
+        return self._answers.pop(env_id)
 
     def close(self) -> None:
         with suppress(OSError):
@@ -166,45 +178,56 @@ class Worker:
         if self._process.is_alive():
             self._process.terminate()
 
-    def _complete(self, env: int, answer: Answer) -> Answer:
+    def _complete(self, env_id: EnvId, answer: Answer) -> Answer:
         """The answer with the observations in shared memory."""
+        observations = self._observations[self.env_ids.index(env_id)]
         parts = [
-            (self._observations[env, place].copy(), *part[1:]) if _is_shared(part) else part
+            (observations[place].copy(), *part[1:]) if _is_shared(part) else part
             for place, part in enumerate(answer)
         ]
         return Answer(*parts)
 
-    def _death(self) -> EngramError:
+    def _death(self) -> "WorkerDeath":
         self._process.join(CLOSE_SECONDS)
-        return EngramError(
-            f"A worker process of the environments ended (exit code {self._process.exitcode}): "
-            "see what it printed; a script that trains must do so under "
-            "`if __name__ == '__main__':`, since workers import it."
-        )
+        place = self._at_work.value
+        return WorkerDeath(self._process.exitcode, None if place < 0 else self.env_ids[place])
 
 
 def _work(
-    pipe: Connection, makes: Sequence[Callable[[], gym.Env]], spec: Spec, buffer: Any
+    pipe: Connection,
+    makes: Mapping[EnvId, Callable[[], gym.Env]],
+    spec: Spec,
+    buffer: Any,
+    at_work: Any,
 ) -> None:
-    """The worker's process: makes environments and answers requests until the pipe ends."""
+    """The worker's process: makes environments and answers requests until the pipe ends.
+
+    `at_work` tells at which environment it is, should it end there."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer
     jax.config.update("jax_platforms", "cpu")  # the GPU is the trainer's
     observations = _as_observations(buffer, spec)
-    envs = _attempt(lambda: [make() for make in makes])
+    envs: dict[EnvId, tuple[int, Any]] = {}
+    for place, (env_id, make) in enumerate(makes.items()):
+        at_work.value = place
+        envs[env_id] = place, _attempt(make)
     with suppress(EOFError, OSError):
         while (requests := pipe.recv()) is not None:
-            if isinstance(envs, str):
-                pipe.send({request.env: Answer(envs, envs) for request in requests})
-                continue
-            pipe.send({r.env: _fulfil(r, envs[r.env], observations[r.env], spec) for r in requests})
-    for env in [] if isinstance(envs, str) else envs:
-        env.close()
+            answers = {}
+            for request in requests:
+                at_work.value, env = envs[request.env_id]
+                answers[request.env_id] = _fulfil(request, env, observations[at_work.value], spec)
+            pipe.send(answers)
+    for _, env in envs.values():
+        with suppress(Exception):
+            env.close()
 
 
 def _fulfil(
-    request: Request, env: gym.Env, observations: Shaped[np.ndarray, "2 ..."], spec: Spec
+    request: Request, env: gym.Env | str, observations: Shaped[np.ndarray, "2 ..."], spec: Spec
 ) -> Answer:
-    """Steps or resets an environment as requested."""
+    """Steps or resets an environment as requested; a string says why there is none."""
+    if isinstance(env, str):
+        return Answer(env, env)
     step, is_over = None, True
     if request.action is not None:
         step = _attempt(lambda: env.step(request.action))
@@ -239,6 +262,14 @@ def _is_shared(result: Any) -> bool:
 
 class RemoteError(Exception):
     """An exception of an environment in a worker, described there."""
+
+
+class WorkerDeath(Exception):
+    """A worker ended, at work for an environment or before it made one."""
+
+    def __init__(self, exitcode: int | None, env_id: EnvId | None):
+        super().__init__(exitcode, env_id)
+        self.exitcode, self.env_id = exitcode, env_id
 
 
 def _raise_if_text(result: Any) -> Any:
