@@ -1,4 +1,4 @@
-"""The command line: train, resume, eval, play, list, show, reproduce, campaign, report."""
+"""The command line: train, resume, eval, play, list, show, doctor, and the paper's."""
 
 import os
 import signal

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 import tyro
 
-from engram.cli.evaluation import Eval, List, Show
+from engram.cli.evaluation import Doctor, Eval, List, Show
 from engram.cli.paper import Campaign, Report, Reproduce
 from engram.cli.play import Play
 from engram.cli.training import Resume, Train
@@ -21,6 +21,7 @@ COMMANDS: dict[str, type] = {
     "list": List,
     "show": Show,
     "play": Play,
+    "doctor": Doctor,
     "reproduce": Reproduce,
     "campaign": Campaign,
     "report": Report,

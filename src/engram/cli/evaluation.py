@@ -1,9 +1,10 @@
-"""The commands that train nothing: eval, list, show."""
+"""The commands that train nothing: eval, list, show, doctor."""
 
 from dataclasses import dataclass
 
 from engram.cli.training import use_device
 from engram.config import Count
+from engram.errors import EngramError
 
 
 @dataclass(frozen=True)
@@ -77,3 +78,27 @@ class Show:
         from engram.loggers.console import print_options
 
         print_options(self.agent)
+
+
+@dataclass(frozen=True)
+class Doctor:
+    """Check what works on this machine, and tell how to mend the rest."""
+
+    def run(self) -> None:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.table import Table
+
+        from engram.doctor import examine
+
+        screen = Console()
+        with screen.status("checking"):
+            outcomes = examine()
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for outcome in outcomes:
+            missing = "[red]fails[/]" if outcome.is_required else "[yellow]not here[/]"
+            mark = "[green]works[/]" if outcome.works else missing
+            table.add_row(mark, outcome.name, escape(outcome.text))
+        screen.print(table)
+        if broken := [x.name for x in outcomes if x.is_required and not x.works]:
+            raise EngramError(f"Engram cannot run here: mend {' and '.join(broken)} as told above.")

@@ -16,7 +16,7 @@ class Window:
     """Shows pictures and reads keys; once the user has closed it, nothing is shown any more."""
 
     def __init__(self, title: str):
-        self._pygame = _import_pygame()
+        self._pygame = import_pygame()
         try:
             self._pygame.display.init()
             if self._pygame.display.get_driver() == "offscreen":  # SDL's last resort
@@ -68,7 +68,8 @@ class Window:
             self._pygame.display.quit()
 
 
-def _import_pygame() -> Any:
+def import_pygame() -> Any:
+    """The module; raises if it is not installed."""
     try:
         with redirect_stdout(None):  # it would greet
             import pygame

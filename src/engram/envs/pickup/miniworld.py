@@ -16,7 +16,7 @@ from engram.envs.pickup.config import PickupConfig
 from engram.errors import EngramError
 
 ENV_ID = "MiniWorld-PickupObjects-v0"
-PIP = "pip install 'engram-rl[miniworld]'"
+PIP = "pip install miniworld==2.1.0 pyglet==1.5.31"
 APT = "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri"
 
 
@@ -37,6 +37,12 @@ def make(config: PickupConfig, render_mode: str | None = None) -> gym.Env:
             f"MiniWorld cannot draw here ({one_line(error)}): install OpenGL for machines without "
             f"a screen, on Debian and Ubuntu by `{APT}`."
         ) from error
+
+
+def renderer() -> str:
+    """The name of the OpenGL device that draws, once an environment is made."""
+    gl_info = importlib.import_module("pyglet.gl.gl_info")
+    return gl_info.get_renderer()
 
 
 def import_miniworld() -> Any:
