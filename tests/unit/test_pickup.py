@@ -249,10 +249,13 @@ def test_frames_with_other_colors_resemble_them_less(recorded):
 
 def test_miniworld_itself_steps_where_it_can_draw():
     pytest.importorskip("pyglet")
+    task = get_task("pickup3")
     try:
-        env = miniworld.make(replace(CONFIG, num_objs=3))
+        spec = task.inspect()
     except EngramError as error:
         pytest.skip(str(error))
+    assert spec == get_task("pickup3-jax").inspect()
+    env = miniworld.make(replace(CONFIG, num_objs=3))
     frame, _ = env.reset(seed=3)
     assert (frame.shape, frame.dtype) == (constants.FRAME_SHAPE, np.uint8)
     assert frame.std() > 5

@@ -30,7 +30,6 @@ DESCRIPTION = """\
 Reinforcement learning with episodic memory, many runs in one compiled program.
   engram train mbec++ cartpole-gaussian
   engram train dqn gym:Acrobot-v1 --seeds 5 --steps 5e4 --learning-rate 1e-3
-  engram eval runs/mbec++-cartpole-gaussian --video episode.gif
   engram --version   (--traceback, with any command, shows where an error arose)"""
 SEVERAL_WORDS = ("env_kwargs",)
 """options whose value may be several words, and which may be given more than once"""

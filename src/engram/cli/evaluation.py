@@ -82,7 +82,7 @@ class Show:
 
 @dataclass(frozen=True)
 class Doctor:
-    """Check what works on this machine, and tell how to mend the rest."""
+    """Tell what works on this machine."""
 
     def run(self) -> None:
         from rich.console import Console

@@ -12,7 +12,7 @@ from typing import Any
 import gymnasium as gym
 
 from engram.envs.env_checker import one_line
-from engram.envs.pickup.config import PickupConfig
+from engram.envs.pickup.config import MAX_EPISODE_STEPS, PickupConfig
 from engram.errors import EngramError
 
 ENV_ID = "MiniWorld-PickupObjects-v0"
@@ -30,6 +30,7 @@ def make(config: PickupConfig, render_mode: str | None = None) -> gym.Env:
                 size=config.size,
                 num_objs=config.num_objs,
                 render_mode=render_mode,
+                max_episode_steps=MAX_EPISODE_STEPS,  # it ends there by itself, but does not say so
                 disable_env_checker=True,
             )
     except Exception as error:
