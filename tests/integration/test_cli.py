@@ -194,8 +194,8 @@ def test_help_fits_one_screen(capsys):
         main(["--help"])
     assert not exit.value.code
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 25
-    assert max(map(len, lines)) <= 80
+    assert len(lines) < 25
+    assert max(map(len, lines[1:])) <= 80  # the first one names all commands
 
 
 def test_help_of_train_shows_the_options_of_the_agent_with_the_defaults_of_the_preset(capsys):

@@ -36,6 +36,9 @@ TOLERANCE = 1e-4
 LARGE, VERY_LARGE = 16, 48
 """differences of a pixel's byte that one sees if one looks for them, and at once"""
 NUM_TRANSITIONS, NUM_FRAMES = 100_000, 1_000
+FRAMES_PER_ROOM = 5
+NUM_PAIRS, MIN_SHARE = 8, 0.02
+"""frames in the picture, each of another room, and the share of pixels that objects have there"""
 FOLDER, PICTURE = "pickup", "pickup-and-miniworld.png"
 
 
@@ -184,12 +187,12 @@ class Frames(NamedTuple):
 
 
 def record_frames(config: PickupConfig, count: int, seed: int = 0) -> Frames:
-    """Frames from random places in the room, a new room every five."""
+    """Frames from random places in the room, a new room every `FRAMES_PER_ROOM`."""
     recorder, rng = Recorder(config), np.random.default_rng(seed)
     low, high = constants.AGENT_RADIUS, config.size - constants.AGENT_RADIUS
     rows = []
     for i in range(count):
-        if i % 5 == 0:
+        if i % FRAMES_PER_ROOM == 0:
             recorder.reset(int(rng.integers(2**31)))
         recorder.place_agent(rng.uniform(low, high, 2).tolist(), rng.uniform(-math.pi, math.pi))
         empty = recorder.frame(with_objects=False)
@@ -260,7 +263,13 @@ def main() -> None:
             "transitions": compare_transitions(config, transitions),
             "frames": compare_frames(config, frames),
         }
-    chosen = jax.tree.map(lambda x: x[:40:5], frames)  # of 8 rooms
+    with_objects = np.mean(_differs(frames.frame, frames.empty), axis=(1, 2)) > MIN_SHARE
+    firsts = [
+        i
+        for i in np.flatnonzero(with_objects)
+        if not with_objects[i - i % FRAMES_PER_ROOM : i].any()
+    ]
+    chosen = jax.tree.map(lambda x: x[firsts[:NUM_PAIRS]], frames)
     (arguments.docs / PICTURE).parent.mkdir(parents=True, exist_ok=True)
     draw_pairs(config, chosen).save(arguments.docs / PICTURE, optimize=True)
     found |= {"seconds": round(time.monotonic() - start), **describe_machine()}
