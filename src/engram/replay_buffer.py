@@ -120,15 +120,21 @@ def sample(buffer: PyTree, iterations: Int[Array, ""], uniforms: Float[Array, "B
 def _draw(
     buffer: PyTree, iterations: Int[Array, ""], uniforms: Float[Array, "B"]
 ) -> tuple[Int[Array, ""], Int[Array, "B"], Int[Array, "B"]]:
-    """The number of rows to draw from, and for each draw its row after the oldest and environment.
+    """The number of rows to draw from; for each draw its row after the oldest, and environment."""
+    _, num_envs, usable = _size(buffer)
+    stored = jnp.clip(iterations, 1, usable)
+    drawn = jnp.minimum((uniforms * (stored * num_envs)).astype(jnp.int32), stored * num_envs - 1)
+    return stored, drawn // num_envs, drawn % num_envs
+
+
+def _size(buffer: PyTree) -> tuple[int, int, int]:
+    """The numbers of rows, of environments, and of rows to draw from.
 
     The oldest frames are left out, since earlier frames of their stacks are overwritten.
     """
     rows, num_envs = jax.tree.leaves(buffer)[0].shape[:2]
-    usable = rows - buffer.obs.in_stack.shape[-1] if has_frames(buffer) else rows
-    stored = jnp.clip(iterations, 1, usable)
-    drawn = jnp.minimum((uniforms * (stored * num_envs)).astype(jnp.int32), stored * num_envs - 1)
-    return stored, drawn // num_envs, drawn % num_envs
+    frame_stack = buffer.obs.in_stack.shape[-1] if has_frames(buffer) else 0
+    return rows, num_envs, rows - frame_stack
 
 
 class NStepIndices(NamedTuple):
@@ -185,9 +191,11 @@ def sample_sequences(
     buffer: PyTree, iterations: Int[Array, ""], length: int, uniforms: Float[Array, "B"]
 ) -> PyTree:
     """Sequences of `length` rows of one environment each, drawn uniformly; axes T and B lead."""
-    rows, num_envs = jax.tree.leaves(buffer)[0].shape[:2]
-    stored = jnp.clip(iterations, length, rows)
+    rows, num_envs, usable = _size(buffer)
+    stored = jnp.clip(iterations, length, usable)
     starts = (stored - length + 1) * num_envs
     drawn = jnp.minimum((uniforms * starts).astype(jnp.int32), starts - 1)
     row = (iterations - stored + drawn // num_envs + jnp.arange(length)[:, None]) % rows
-    return jax.tree.map(lambda x: x[row, drawn % num_envs], buffer)
+    env = jnp.broadcast_to(drawn % num_envs, row.shape)
+    flat = gather(buffer, (row.ravel(), env.ravel()))
+    return jax.tree.map(lambda x: x.reshape(*row.shape, *x.shape[1:]), flat)

@@ -20,8 +20,9 @@ from engram.agents import DQN
 from engram.agents.drqn import DRQN, RecurrentTransition
 from engram.errors import EngramError
 from engram.networks import zero_state
+from engram.replay_buffer import sample_sequences
 from engram.runners import JaxRunner
-from engram.types import Spec
+from engram.types import Spec, TimeStep
 
 SPEC = Spec((2,), 2, max_episode_steps=10, num_iterations=40)
 AGENT = DRQN(
@@ -95,6 +96,28 @@ def test_values_along_a_sequence_are_those_that_selected_its_actions(
         batch = jax.tree.map(lambda x, start=start: x[start : start + 6], states[-1].replay)
         q_max = [metrics[t]["q_max"] for t in range(start + burn_in, start + 6)]
         np.testing.assert_allclose(q_values(batch).max(axis=-1)[:, 0], q_max, rtol=1e-5)
+
+
+def test_frames_are_stored_once_and_their_stacks_have_the_values_that_acted():
+    spec = Spec((3, 6, 6), 2, "uint8", max_episode_steps=10, frame_stack=3, num_iterations=40)
+    agent = replace(AGENT, buffer_size=12, sequence_length=4)
+    rng = np.random.default_rng(0)
+    frames = rng.integers(1, 256, (15, 6, 6)).astype(np.uint8)
+    no, yes = np.array([False]), np.array([True])
+    step = jit_step(agent, spec)
+    state, stack, q_max = agent.init(jax.random.key(0), spec), np.zeros((3, 6, 6), np.uint8), []
+    for t, frame in enumerate(frames):
+        done = t in (4, 9)
+        stack = np.concatenate([stack[1:] * (not done), frame[None]])
+        reward, none = np.zeros(1, np.float32), np.zeros((1, 0), np.uint8)
+        timestep = TimeStep(stack[None], reward, yes if done else no, no, none)
+        state, _, metrics = step(state, timestep, np.int32(t))
+        q_max.append(metrics["q_max"])
+    assert state.replay.obs.frames.shape == (12, 1, 36)
+    draw = jax.jit(lambda uniform: sample_sequences(state.replay, 14, 5, uniform))
+    for uniform, start in ((0.0, 5), (0.999, 9)):  # the oldest with whole stacks, and the newest
+        values = agent.q_values(state.q, draw(jnp.array([uniform])))
+        np.testing.assert_allclose(values.max(axis=-1)[:, 0], q_max[start : start + 5], rtol=1e-5)
 
 
 # The loss

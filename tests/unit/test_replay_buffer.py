@@ -299,3 +299,23 @@ def test_stacks_of_single_frames_equal_the_observations(seed, starts, stop):
             if not last.done[i]:
                 expected = stack_at(frames[env], starts[env], end + 1)
                 np.testing.assert_array_equal(last.next_obs[i], expected)
+
+
+@settings(max_examples=20)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    starts=st.tuples(*[st.lists(st.integers(1, TIMES - 1), max_size=6)] * ENVS),
+    stop=st.integers(4, TIMES - 1),
+)
+def test_sequences_of_single_frames_are_those_of_the_observations(seed, starts, stop):
+    rng = np.random.default_rng(seed)
+    frames = rng.integers(1, 256, (ENVS, TIMES, PIXELS)).astype(np.uint8)
+    starts = [[0, *x] for x in starts]
+    buffer = fill_frame_buffer(frames, starts, stop)
+    batch = SEQUENCES(buffer, np.int32(stop), 4, rng.random(16).astype(np.float32))
+    obs, action = np.asarray(batch.obs), np.asarray(batch.action)  # the action is the time
+    assert (np.diff(action, axis=0) == 1).all()
+    assert action.min() >= max(0, stop - (ROWS - STACK))
+    for times, stacks in zip(action.T, obs.swapaxes(0, 1), strict=True):
+        expected = [[stack_at(frames[e], starts[e], t) for t in times] for e in range(ENVS)]
+        assert any(np.array_equal(stacks, one) for one in expected)

@@ -162,10 +162,15 @@ def store_transition(
         done=timestep.done.astype(jnp.float32),
         **extra,
     )
-    replay = state.replay
     if not spec.frame_stack:
-        next_obs = network_input(config, spec, timestep.final_observation)
-        return replay_buffer.add(replay, row._replace(next_obs=next_obs), step - 1)
+        row = row._replace(next_obs=network_input(config, spec, timestep.final_observation))
+    return add_row(spec, state.replay, row, timestep, step)
+
+
+def add_row(spec: Spec, replay: Any, row: Any, timestep: TimeStep, step: Int[Array, ""]) -> Any:
+    """The buffer with the row of the last step; the newest frame is that of the current one."""
+    if not spec.frame_stack:
+        return replay_buffer.add(replay, row, step - 1)
     frames = replay_buffer.add_frame(replay.obs, timestep.observation, step)
     rest = replay_buffer.add(replay._replace(obs=None), row._replace(obs=None), step - 1)
     return rest._replace(obs=frames)

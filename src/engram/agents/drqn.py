@@ -1,12 +1,12 @@
 """Deep recurrent Q-network (Hausknecht and Stone 2015), with LSTM states stored in replay."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from engram import replay_buffer
 from engram.agents import common
@@ -30,7 +30,8 @@ from engram.types import Metrics, Spec, TimeStep
 class RecurrentTransition(NamedTuple):
     """A step in replay with the LSTM's state before it; the next row follows in time."""
 
-    obs: Shaped[Array, "*B S"]
+    obs: Any
+    """[*B S]; in a buffer of frame stacks a `FrameBuffer`"""
     action: Int[Array, "*B"]
     lstm_state: LSTMState
     episode_start: Bool[Array, "*B"]
@@ -83,8 +84,9 @@ class DRQN(ReplayConfig, CommonConfig):
         return self.burn_in + self.sequence_length + 1
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
-        reason = "one more than burn_in and sequence_length together"
-        common.check_buffer_size(self, spec, self.num_rows, reason)
+        frames = ", and as many as frames are stacked" if spec.frame_stack else ""
+        reason = f"one more than burn_in and sequence_length together{frames}"
+        common.check_buffer_size(self, spec, self.num_rows + spec.frame_stack, reason)
         sizes = obs_size(spec), self.hidden_size, self.lstm_size, spec.num_actions
 
         def build(key):
@@ -94,16 +96,15 @@ class DRQN(ReplayConfig, CommonConfig):
         zeros, action = jnp.zeros(spec.num_envs), jnp.zeros(spec.num_envs, jnp.int32)
         lstm_state = zero_state(spec.num_envs, self.lstm_size)
         episode_start = jnp.ones(spec.num_envs, bool)
-        row = RecurrentTransition(
-            common.zero_obs(spec), action, lstm_state, episode_start, zeros, zeros
-        )
+        obs = common.zero_obs(spec)
+        row = RecurrentTransition(obs, action, lstm_state, episode_start, zeros, zeros)
         return State(
             q=q,
             q_target=q,
             opt_state=common.adam(self, spec).init(q),
-            replay=replay_buffer.init_buffer(row, self.buffer_size, spec.num_iterations),
+            replay=common.init_rows(self, spec, row),
             lstm_state=lstm_state,
-            last_row=row,
+            last_row=row._replace(obs=common.last_obs(spec, obs)),
             loss=jnp.zeros(()),
         )
 
@@ -112,7 +113,7 @@ class DRQN(ReplayConfig, CommonConfig):
         terminal = common.is_terminal(self, spec, timestep).astype(jnp.float32)
         row = state.last_row._replace(reward=timestep.reward, terminal=terminal)
         # At step 0 this writes the last row, which is overwritten before it can be sampled.
-        replay = replay_buffer.add(state.replay, row, step - 1)
+        replay = common.add_row(spec, state.replay, row, timestep, step)
         episode_start = timestep.done | (step == 0)
         before = reset_where(state.lstm_state, episode_start)
         after, q = state.q.one_step(before, obs)
@@ -120,6 +121,7 @@ class DRQN(ReplayConfig, CommonConfig):
         action = common.epsilon_greedy(q, epsilon, jax.random.uniform(key, (2, spec.num_envs)))
         metrics: Metrics = {"epsilon": epsilon, "q_max": jnp.mean(jnp.max(q, axis=-1))}
         zeros = jnp.zeros(spec.num_envs)
+        obs = common.last_obs(spec, obs)
         last_row = RecurrentTransition(obs, action, before, episode_start, zeros, zeros)
         return state._replace(replay=replay, lstm_state=after, last_row=last_row), action, metrics
 
