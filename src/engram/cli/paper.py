@@ -47,13 +47,10 @@ class Reproduce:
         if self.part is not None and self.jobs > 1:
             raise EngramError("--jobs runs all parts and --part only one: choose one of the two.")
         for experiment in selected:
-            if experiment.unavailable:
-                console.print_line(f"{experiment.name}: unavailable, {experiment.unavailable}.")
-            elif experiment.command:
+            if experiment.command:
                 state = report.state(experiment, results)
                 command = experiment.command
                 console.print_line(f"{experiment.name}: {state}, trained by `{command}`.")
-        selected = [experiment for experiment in selected if not experiment.unavailable]
         if self.quick:
             selected = [experiment.quick() for experiment in selected]
         scratch = Path(self.scratch)

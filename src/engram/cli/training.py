@@ -34,7 +34,7 @@ class Train:
     steps: Count | None = None
     """agent steps per run; the task's default if None"""
     num_envs: Count | None = None
-    """environments per run, stepped together; if None 1, for Atari 4 per gradient step"""
+    """environments per run, stepped together; if None 1, with frame stacks 4 per gradient step"""
     env_kwargs: str | None = None
     """arguments of the environment: --env-kwargs size=7 trap=true"""
     preset: str | None = None

@@ -74,12 +74,10 @@ def joint_spec(tasks: Sequence[Task], num_envs: int, num_iterations: int) -> Spe
 def default_num_envs(agent: Agent, task: Task) -> int:
     """The number of environments per run.
 
-    On Atari it grows with the gradient steps per learning iteration, so that their number per
-    environment step stays the same.
+    Where a task has several, it grows with the gradient steps per learning iteration, so that
+    their number per environment step stays the same.
     """
-    if task.atari is None:
-        return task.num_envs
-    return task.num_envs * agent.gradient_steps
+    return task.num_envs if task.num_envs == 1 else task.num_envs * agent.gradient_steps
 
 
 def cross_seeds(tasks: Sequence[Task], seeds: Sequence[int]) -> tuple[list[Task], list[int]]:
