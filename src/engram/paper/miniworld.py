@@ -1,7 +1,7 @@
 """Our 3D task against MiniWorld: the same transitions, and frames alike.
 
-`python -m engram.paper.miniworld` measures both, and writes `results/pickup/miniworld.json` and the
-picture of docs/environments/pickup-and-miniworld.md.
+`python -m engram.paper.miniworld` measures both, and writes `results/pickup/miniworld.json` and
+`frames.png` beside it. The page there is `pickup_page`'s.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from engram.envs.pickup import config as constants
 from engram.envs.pickup import miniworld
 from engram.envs.pickup.config import COLORS, PickupConfig
 from engram.envs.pickup.jax_env import JaxPickup, PickupState
-from engram.files import atomic_write
+from engram.files import write_json
 from engram.provenance import describe_machine
 
 KINDS = ("Ball", "Box", "Key")
@@ -39,7 +39,7 @@ NUM_TRANSITIONS, NUM_FRAMES = 100_000, 1_000
 FRAMES_PER_ROOM = 5
 NUM_PAIRS, MIN_SHARE = 8, 0.02
 """frames in the picture, each of another room, and the share of pixels that objects have there"""
-FOLDER, PICTURE = "pickup", "pickup-and-miniworld.png"
+FOLDER, NUMBERS, PICTURE = "pickup", "miniworld.json", "frames.png"
 
 
 class Transitions(NamedTuple):
@@ -251,7 +251,6 @@ def main() -> None:
     """Measures, and writes the numbers and the picture."""
     parser = argparse.ArgumentParser(prog="python -m engram.paper.miniworld", description=__doc__)
     parser.add_argument("--results", type=Path, default=Path("results"))
-    parser.add_argument("--docs", type=Path, default=Path("docs/environments"))
     arguments = parser.parse_args()
     start = time.monotonic()
     found: dict[str, Any] = {}
@@ -270,11 +269,11 @@ def main() -> None:
         if not with_objects[i - i % FRAMES_PER_ROOM : i].any()
     ]
     chosen = jax.tree.map(lambda x: x[firsts[:NUM_PAIRS]], frames)
-    (arguments.docs / PICTURE).parent.mkdir(parents=True, exist_ok=True)
-    draw_pairs(config, chosen).save(arguments.docs / PICTURE, optimize=True)
+    folder = arguments.results / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    draw_pairs(config, chosen).save(folder / PICTURE, optimize=True)
     found |= {"seconds": round(time.monotonic() - start), **describe_machine()}
-    with atomic_write(arguments.results / FOLDER / "miniworld.json") as file:
-        file.write((json.dumps(found, indent=2) + "\n").encode())
+    write_json(folder / NUMBERS, found)
     print(json.dumps(found, indent=2))
 
 
