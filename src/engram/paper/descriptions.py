@@ -43,6 +43,16 @@ def describe_layers(summaries: Iterable[dict[str, Any]]) -> str:
     return "; ".join(parts) or "none"
 
 
+def describe_environments(summaries: Iterable[dict[str, Any]]) -> str:
+    """The number of environments of each agent's runs."""
+    agents: dict[int, set[str]] = {}
+    for summary in summaries:
+        agents.setdefault(summary["environments"], set()).add(summary["agent"])
+    if len(agents) == 1:
+        return str(next(iter(agents)))
+    return "; ".join(f"{n} ({', '.join(sorted(names))})" for n, names in sorted(agents.items()))
+
+
 def describe_machines(protocols: Iterable[dict[str, Any]]) -> str:
     """The devices, JAX versions and commits of several results."""
     commits: dict[str, set[str]] = {}

@@ -79,8 +79,6 @@ class Experiment:
     protocol: Callable[[ExperimentResults], list[list[str]]] | None = None
     """rows of the protocol table, for experiments that are neither runs nor computed"""
     draw: Callable[[ExperimentResults, Path], None] | None = None
-    unavailable: str = ""
-    """the reason why it cannot be run yet"""
     in_paper: bool = True
 
     def quick(self) -> "Experiment":
@@ -95,7 +93,7 @@ class Experiment:
         return [run for run in self.runs if load(run, results) is None]
 
     def is_done(self, results: Path) -> bool:
-        if self.unavailable or self.missing(results):
+        if self.missing(results):
             return False
         if self.collect:
             return bool(self.collect(results))

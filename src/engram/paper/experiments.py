@@ -7,33 +7,14 @@ from engram.paper.ablations import ABLATIONS, CONSOLIDATION
 from engram.paper.atari import ATARI
 from engram.paper.convergence import CONVERGENCE
 from engram.paper.engram_preset import ENGRAM_PARTS, ENGRAM_PRESET, MBEC_DEFAULTS
-from engram.paper.experiment import Claim, Experiment, ExperimentResults
+from engram.paper.experiment import Experiment
 from engram.paper.maze import MAZE
+from engram.paper.navigation import NAVIGATION, NAVIGATION_PARTS
 from engram.paper.new_seeds import NEW_SEEDS
 from engram.paper.noisy_control import CLEAN_CONTROL, CONTRIBUTIONS, NOISY_CONTROL
 from engram.paper.parameters import PARAMETERS
 from engram.paper.theory import THEORY
 from engram.paper.trajectory_space import TRAJECTORY_SPACE
-from engram.paper.verdicts import Comparison
-
-
-def no_comparisons(results: ExperimentResults) -> Sequence[Comparison]:
-    return ()
-
-
-NAVIGATION = Experiment(
-    name="navigation",
-    paper="Figure 7: 3D navigation with 3 and 5 objects",
-    unavailable="the 3D task is not implemented",
-    claims=(
-        Claim(
-            12,
-            "MBEC++ learns best; DRQN fails; DQN and PPO are much slower.",
-            no_comparisons,
-            "",
-        ),
-    ),
-)
 
 EXPERIMENTS = {
     experiment.name: experiment
@@ -54,6 +35,7 @@ EXPERIMENTS = {
         NEW_SEEDS,
         ATARI,
         NAVIGATION,
+        NAVIGATION_PARTS,
     )
 }
 

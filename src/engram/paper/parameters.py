@@ -16,12 +16,16 @@ LAYERS = {"two hidden layers": 2, "three hidden layers": 3}
 CLAIMED = {"dqn": 43, "mbec++": 39}
 """thousands of parameters on classic control"""
 CLAIMED_IN_MAZES = {"dqn": 43, "mbec": 2}
+CLAIMED_MILLIONS = {"dqn": 13, "mbec++": 13}
+"""on Atari and in 3D navigation"""
 MAZE = "maze3"
+IMAGES = {"Atari": ("atari:alien", "atari"), "3D navigation": ("pickup3-jax", "pickup")}
+"""tasks and presets"""
 
 
-def count_parameters(name: str, task: str, **options: Any) -> int:
+def count_parameters(name: str, task: str, preset: str = "paper", **options: Any) -> int:
     """The number of parameters that receive gradients, without target networks."""
-    agent, spec = make(name, "paper", **options), get_task(task).spec(1, 10)
+    agent, spec = make(name, preset, **options), get_task(task).spec(1, 10)
     state: Any = jax.eval_shape(lambda key: agent.init(key, spec), jax.random.key(0))
     match name:
         case "dqn":
@@ -45,7 +49,11 @@ def compute(quick: bool) -> dict[str, Any]:
     }
     counts |= {"mbec": {task: count_parameters("mbec", task) for task in (*tasks, MAZE)}}
     maze_dqn = {label: count_parameters("dqn", MAZE, num_layers=x) for label, x in LAYERS.items()}
-    return counts | {"dqn in mazes": maze_dqn}
+    images = {
+        label: {name: count_parameters(name, *task) for name in CLAIMED_MILLIONS}
+        for label, task in IMAGES.items()
+    }
+    return counts | {"dqn in mazes": maze_dqn} | images
 
 
 def equals_claimed(layers: str, name: str, results: ExperimentResults) -> list[Comparison]:
@@ -66,11 +74,18 @@ def mbec_equals_claimed_in_mazes(results: ExperimentResults) -> list[Comparison]
     return [compare_exactly("mbec, thousands", thousands, CLAIMED_IN_MAZES["mbec"])]
 
 
+def equals_claimed_millions(label: str, name: str, results: ExperimentResults) -> list[Comparison]:
+    """Compares the count on images, rounded to millions."""
+    millions = round(results.numbers[label][name] / 1e6)
+    return [compare_exactly(f"{name}, millions", millions, CLAIMED_MILLIONS[name])]
+
+
 PARAMETERS = Experiment(
     name="parameters",
-    paper="Appendix: the table of trainable parameters (classic control and mazes)",
+    paper="Appendix: the table of trainable parameters",
     compute=compute,
-    presets="dqn, mbec++, mbec: preset `paper`, with two and with three hidden layers",
+    presets="dqn, mbec++, mbec: preset `paper`, with two and with three hidden layers; on images "
+    "presets `atari` and `pickup`",
     claims=(
         *(
             Claim(
@@ -96,6 +111,16 @@ PARAMETERS = Experiment(
             f"In mazes mbec has {CLAIMED_IN_MAZES['mbec']}K parameters.",
             mbec_equals_claimed_in_mazes,
             "counted in the 3 x 3 maze",
+        ),
+        *(
+            Claim(
+                13,
+                f"{label}: {name} has {CLAIMED_MILLIONS[name]}M parameters.",
+                partial(equals_claimed_millions, label, name),
+                f"counted on {task}",
+            )
+            for label, (task, _) in IMAGES.items()
+            for name in CLAIMED_MILLIONS
         ),
     ),
 )

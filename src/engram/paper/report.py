@@ -5,8 +5,13 @@ from pathlib import Path
 
 from engram.errors import EngramError
 from engram.files import atomic_write
-from engram.paper import atari_page, maze_page, noisy_control_page
-from engram.paper.descriptions import describe_layers, describe_machines, preset_rows
+from engram.paper import atari_page, maze_page, noisy_control_page, pickup_page
+from engram.paper.descriptions import (
+    describe_environments,
+    describe_layers,
+    describe_machines,
+    preset_rows,
+)
 from engram.paper.experiment import ClaimVerdict, Experiment
 from engram.paper.experiments import EXPERIMENTS
 from engram.paper.page import Block, Heading, Image, Table, Text, to_html, to_markdown
@@ -28,6 +33,8 @@ def write(results: Path) -> Path:
     noisy_control_page.write_all(results)
     if (results / "maze").is_dir():
         maze_page.write(results)
+    if (results / "pickup").is_dir():
+        pickup_page.write(results)
     if (results / "atari").is_dir():
         atari_page.write(results)
     folder = results / "report"
@@ -48,8 +55,7 @@ def page(results: Path) -> list[Block]:
         Table(["experiment", "state", "claim", "verdict"], rows),
     ]
     for experiment in EXPERIMENTS.values():
-        if not experiment.unavailable:
-            blocks += section(experiment, results)
+        blocks += section(experiment, results)
     return blocks
 
 
@@ -80,8 +86,6 @@ def describe_verdict(result: ClaimVerdict) -> str:
 
 
 def state(experiment: Experiment, results: Path) -> str:
-    if experiment.unavailable:
-        return f"unavailable: {experiment.unavailable}"
     missing = len(experiment.missing(results))
     if missing:
         return f"{len(experiment.runs) - missing} of {len(experiment.runs)} runs"
@@ -151,6 +155,7 @@ def protocol(experiment: Experiment, results: Path) -> list[list[str]]:
         ["tasks", experiment.tasks],
         ["agent steps", "; ".join(f"{task} {count}" for task, count in steps.items())],
         ["environment frames", "as many as agent steps: no frame is skipped"],
+        ["environments per run", describe_environments(summaries)],
         ["Q-networks", describe_layers(summaries)],
         ["seeds", f"{', '.join(seeds)} per run, paired by number"],
         ["return", RETURN],

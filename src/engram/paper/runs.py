@@ -45,6 +45,8 @@ class Run:
     """the number of seeds, counted from 0, or the seeds themselves"""
     env_kwargs: tuple[tuple[str, Any], ...] = ()
     """arguments of the task's environment"""
+    num_envs: int | None = None
+    """environments per run; the agent's and the task's default if None"""
 
     @property
     def task_name(self) -> str:
@@ -53,6 +55,15 @@ class Run:
 
     def get_task(self) -> Task:
         return get_task(self.task, self.steps, dict(self.env_kwargs))
+
+    def environments(self) -> int:
+        """Environments per run."""
+        return self.num_envs or runners.default_num_envs(self.agent, self.get_task())
+
+    def spec(self) -> Spec:
+        num_envs = self.environments()
+        num_iterations = -(-self.get_task().steps // num_envs)
+        return _spec(self.task, self.env_kwargs, num_envs, num_iterations)
 
     @property
     def seed_numbers(self) -> tuple[int, ...]:
@@ -98,7 +109,7 @@ def load(run: Run, results: Path) -> RunResult | None:
         curves = read_curves(file.with_suffix(".csv"))
         completed = read_curves(file.with_suffix(".csv"), "completed")
         identity = (stored["agent"], stored["task"], stored["steps"], stored["seeds"])
-        identity += tuple(stored.get("env_kwargs", {}).items())
+        identity += (stored["environments"], *stored.get("env_kwargs", {}).items())
         options = stored["options"]
     except (OSError, ValueError, KeyError) as error:
         raise EngramError(
@@ -106,7 +117,7 @@ def load(run: Run, results: Path) -> RunResult | None:
             "remove both, and the next reproduction trains it again."
         ) from error
     declared = (agent_name(run.agent), run.task, run.get_task().steps, list(run.seed_numbers))
-    declared += run.env_kwargs
+    declared += (run.environments(), *run.env_kwargs)
     differing = differing_options(run.agent, options)
     if identity != declared or differing:
         difference = ", ".join(differing) or " ".join(map(str, identity))
@@ -155,8 +166,7 @@ def group_by_program(runs: Sequence[Run]) -> list[list[Run]]:
     groups: dict[Any, list[Run]] = {}
     for run in dict.fromkeys(runs):
         task = run.get_task()
-        spec = _spec(run.task, task.steps, run.env_kwargs)
-        shape = _program_shape(run.agent), spec, task.jax_env or run.task_name
+        shape = _program_shape(run.agent), run.spec(), task.jax_env or run.task_name
         groups.setdefault(shape, []).append(run)
     return list(groups.values())
 
@@ -171,8 +181,10 @@ def _program_shape(agent: Agent) -> Agent:
 
 
 @cache
-def _spec(task: str, steps: int, env_kwargs: tuple[tuple[str, Any], ...]) -> Spec:
-    return get_task(task, steps, dict(env_kwargs)).spec(1, steps)
+def _spec(
+    task: str, env_kwargs: tuple[tuple[str, Any], ...], num_envs: int, num_iterations: int
+) -> Spec:
+    return get_task(task, None, dict(env_kwargs)).spec(num_envs, num_iterations)
 
 
 def train_group(
@@ -198,7 +210,16 @@ def train_group(
             first += run.num_seeds
 
     training = train(
-        label, agent, seed_tasks, seeds, scratch, until, options, then=write_results, report=report
+        label,
+        agent,
+        seed_tasks,
+        seeds,
+        scratch,
+        until,
+        options,
+        runs[0].spec(),
+        then=write_results,
+        report=report,
     )
     return training.wall_seconds
 
@@ -206,7 +227,8 @@ def train_group(
 def write_result(run: Run, training: Training, first: int, results: Path) -> None:
     """Writes the curves and summary of a run whose seeds start at index `first` of a training."""
     seeds, stats, file = run.seed_numbers, training.stats, run.file(results)
-    steps = stats.steps(1)
+    num_envs = training.spec.num_envs
+    steps = stats.steps(num_envs)
     curves: Curves = {seed: (steps, stats.returns[:, first + i]) for i, seed in enumerate(seeds)}
     text = io.StringIO()
     completed = stats.completed[:, first : first + len(seeds)]
@@ -230,7 +252,7 @@ def write_result(run: Run, training: Training, first: int, results: Path) -> Non
         "agent": agent_name(run.agent),
         "options": agent_options(run.agent),
         "steps": task.steps,
-        "environments": 1,
+        "environments": num_envs,
         "seeds": list(seeds),
         "return": "un-noised return, mean of the last 10 training episodes",
         "runs_in_one_program": len(training.seeds),

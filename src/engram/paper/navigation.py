@@ -1,0 +1,173 @@
+"""3D navigation: picking up 3 and 5 objects in a room (Section 4.4 and the appendix)."""
+
+from functools import partial
+from pathlib import Path
+
+from engram.agents import make
+from engram.figures import plot_grid
+from engram.paper.experiment import Claim, Experiment, ExperimentResults
+from engram.paper.runs import Run
+from engram.paper.verdicts import Comparison, compare, compare_to_threshold
+from engram.run_dir import Curves
+from engram.types import Agent
+
+FOLDER = "navigation"
+TASKS = ("pickup3-jax", "pickup5-jax")
+SEEDS = tuple(range(5))
+"""options are compared on seeds from 100 on"""
+PPO_ENVS = 16
+"""as in the code that comes with MiniWorld; the others have four"""
+OURS, RIVALS = "mbec++", ("dqn", "drqn", "ppo")
+AGENTS: dict[str, Agent] = {
+    OURS: make(OURS, "pickup"),
+    **{name: make(name, "pickup") for name in RIVALS},
+    "random": make("random"),
+}
+PARTS: dict[str, Agent] = {
+    "without memory": make(OURS, "pickup", fixed_beta=0.0),
+    "with tau": make(OURS, "pickup", q_uses_tau=True),
+    "with tau, without memory": make(OURS, "pickup", q_uses_tau=True, fixed_beta=0.0),
+}
+"""parts of MBEC++ taken away, and one that the paper does not have"""
+ONE_FRAME = (("frame_stack", 1),)
+ONE_FRAME_AGENTS = (OURS, "dqn", "drqn", "ppo")
+TASKS_IN_WORDS = (
+    "engram/Pickup-v0, the rules of MiniWorld-PickupObjects-v0 in JAX: a room of 12 x 12 m with 3 "
+    "or 5 objects, frames of 80 x 60 in colour, four of them stacked unless stated otherwise; "
+    "truncated at 400 steps, which counts as terminal"
+)
+
+
+def navigation_runs(
+    agents: dict[str, Agent], env_kwargs: tuple[tuple[str, int], ...] = ()
+) -> tuple[Run, ...]:
+    return tuple(
+        Run(
+            label,
+            agent,
+            task,
+            FOLDER,
+            seeds=SEEDS,
+            env_kwargs=env_kwargs,
+            num_envs=PPO_ENVS if label == "ppo" else None,
+        )
+        for task in TASKS
+        for label, agent in agents.items()
+    )
+
+
+RUNS = navigation_runs(AGENTS)
+ONE_FRAME_RUNS = navigation_runs({name: AGENTS[name] for name in ONE_FRAME_AGENTS}, ONE_FRAME)
+
+
+def learns_better(ours: str, rival: str, results: ExperimentResults) -> list[Comparison]:
+    """Compares the areas under the curve on each task."""
+    return [
+        compare(
+            f"{ours} − {rival}, {task}",
+            results.per_seed(task, ours),
+            results.per_seed(task, rival),
+        )
+        for task in TASKS
+    ]
+
+
+def learns_at_half_the_pace(rival: str, results: ExperimentResults) -> list[Comparison]:
+    """Compares half of MBEC++'s area above random play with the rival's."""
+    comparisons = []
+    for task in TASKS:
+        random = results.per_seed(task, "random").mean()
+        ours, theirs = (results.per_seed(task, label) - random for label in (OURS, rival))
+        comparisons.append(compare(f"half of {OURS} − {rival}, {task}", ours / 2, theirs))
+    return comparisons
+
+
+def fails(label: str, results: ExperimentResults) -> list[Comparison]:
+    """Compares final returns with half of the way from random play to the best agent."""
+    comparisons = []
+    for task in TASKS:
+        means = {name: results.per_seed(task, name, "final").mean() for name in AGENTS}
+        half = (means["random"] + max(means.values())) / 2
+        returns = results.per_seed(task, label, "final")
+        comparisons.append(compare_to_threshold(f"half − {label}, {task}", returns, half, -1))
+    return comparisons
+
+
+def frames_matter(label: str, results: ExperimentResults) -> list[Comparison]:
+    """Compares four stacked frames with one."""
+    return [
+        compare(
+            f"{label}, four frames − one, {task}",
+            results.per_seed(task, label),
+            results.per_seed(f"{task}-frame_stack=1", label),
+        )
+        for task in TASKS
+    ]
+
+
+def draw(results: ExperimentResults, path: Path) -> None:
+    """One panel of learning curves per task."""
+    panels: dict[str, dict[str, Curves]] = {task: {} for task, _ in results.runs}
+    for (task, label), result in results.runs.items():
+        panels[task][label] = result.curves
+    plot_grid(panels, path, columns=2)
+
+
+AREA = "area under the curve of returns, both tasks, paired by seed"
+
+NAVIGATION = Experiment(
+    name="navigation",
+    paper="3D navigation with 3 and 5 objects (the appendix's figure)",
+    tasks=TASKS_IN_WORDS,
+    runs=RUNS,
+    quick_runs=tuple(run for run in RUNS if run.task == TASKS[0] and run.label == "random"),
+    claims=(
+        *(
+            Claim(
+                12, f"{OURS} learns better than {rival}.", partial(learns_better, OURS, rival), AREA
+            )
+            for rival in RIVALS
+        ),
+        Claim(
+            12,
+            "drqn fails to learn.",
+            partial(fails, "drqn"),
+            "half of the way from random play to the best agent, minus drqn's final return",
+        ),
+        *(
+            Claim(
+                12,
+                f"{rival} learns much more slowly.",
+                partial(learns_at_half_the_pace, rival),
+                f"half of {OURS}'s area above random play, minus {rival}'s",
+            )
+            for rival in ("dqn", "ppo")
+        ),
+    ),
+    draw=draw,
+)
+
+NAVIGATION_PARTS = Experiment(
+    name="navigation-parts",
+    in_paper=False,
+    paper="Not in the paper: MBEC++ in the 3D task without the memory's value (without memory), "
+    "and with a Q-network that sees tau (with tau); four frames against one",
+    tasks=TASKS_IN_WORDS,
+    runs=(*RUNS, *navigation_runs(PARTS), *ONE_FRAME_RUNS),
+    quick_runs=tuple(run for run in RUNS if run.task == TASKS[0] and run.label == "random"),
+    claims=(
+        *(
+            Claim(0, f"{text}.", partial(learns_better, ours, other), AREA)
+            for text, ours, other in (
+                ("The memory's value helps MBEC++", OURS, "without memory"),
+                ("It helps a Q-network that sees tau", "with tau", "with tau, without memory"),
+                ("Seeing tau helps the Q-network", "with tau, without memory", "without memory"),
+            )
+        ),
+        *(
+            Claim(0, f"Four frames help {label}.", partial(frames_matter, label), AREA)
+            for label in ONE_FRAME_AGENTS
+        ),
+    ),
+    draw=draw,
+)
