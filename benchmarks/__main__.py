@@ -11,7 +11,17 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from benchmarks import agents, atari, commits, comparison, maze, reference, scaling, search
+from benchmarks import (
+    agents,
+    atari,
+    commits,
+    comparison,
+    maze,
+    pickup,
+    reference,
+    scaling,
+    search,
+)
 from benchmarks.options import Options
 from benchmarks.report import describe, headline
 from benchmarks.tables import Table
@@ -31,6 +41,7 @@ SECTIONS = {
     "scaling": Section(scaling.measure_scaling, scaling.scaling_tables),
     "search": Section(search.measure, search.tables),
     "maze": Section(maze.measure, maze.tables),
+    "pickup": Section(pickup.measure, pickup.tables),
     "gpu": Section(scaling.measure_gpu, scaling.gpu_tables),
     "atari": Section(atari.measure, atari.tables),
     "torch": Section(reference.measure, reference.tables),

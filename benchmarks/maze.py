@@ -2,17 +2,15 @@
 
 import statistics
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from benchmarks.contenders import Timing, interleave
 from benchmarks.options import Options
 from benchmarks.tables import Table, number
-from benchmarks.training import timed
+from benchmarks.training import random_steps, timed
 from engram.agents import make
 from engram.envs import get_task
 from engram.runners.jax_env import JaxRunner
@@ -36,7 +34,10 @@ MEMORY_SIZES, RUNS = (1_000, 5_000, 20_000), (1, 20, 64)
 
 def measure(options: Options) -> dict:
     rounds = 2 if options.quick else 7
-    environments = {name: _step_mazes(*case) for name, case in ENVS.items()}
+    environments = {
+        name: random_steps(get_task(task, env_kwargs=env_kwargs), NUM_MAZES, ENV_STEPS)
+        for name, (task, env_kwargs) in ENVS.items()
+    }
     agents = {}
     for runs in RUNS[: 1 if options.quick else None]:
         for memory_size in MEMORY_SIZES:
@@ -55,38 +56,6 @@ def measure(options: Options) -> dict:
             walls = [time["wall"] for time in times[name]]
             measured[name] = {"part": title, "steps": runs * steps, "wall": walls}
     return {"protocol": PROTOCOL, "settings": {"rounds": rounds}, "measured": measured}
-
-
-def _step_mazes(task_name: str, env_kwargs: dict[str, Any]) -> Callable[[], Timing]:
-    """A function that takes 1,000 random steps in each of 256 mazes."""
-    task = get_task(task_name, env_kwargs=env_kwargs)
-    env, params = task.jax_env, task.env_params
-    assert env is not None
-
-    def one_step(states, key):
-        keys = jax.random.split(key, 2)
-        actions = jax.random.randint(keys[0], (NUM_MAZES,), 0, 4)
-        step_keys = jax.random.split(keys[1], NUM_MAZES)
-        states, result = jax.vmap(env.step, in_axes=(None, 0, 0, 0))(
-            params, states, actions, step_keys
-        )
-        # As training does: every maze is reset where its episode has ended.
-        first, _ = jax.vmap(env.reset, in_axes=(None, 0))(params, step_keys)
-        done = result.terminated | result.truncated
-        select = lambda new, old: jnp.where(done.reshape(-1, *[1] * (new.ndim - 1)), new, old)  # noqa: E731
-        states = jax.tree.map(select, first, states)
-        # All of the result is used, or the compiler would leave it out.
-        return states, jnp.sum(result.reward) + jnp.sum(result.observation.astype(jnp.float32))
-
-    @jax.jit
-    def many_steps(key):
-        keys = jax.random.split(key, NUM_MAZES)
-        states, _ = jax.vmap(env.reset, in_axes=(None, 0))(params, keys)
-        return jnp.sum(lax.scan(one_step, states, jax.random.split(key, ENV_STEPS))[1])
-
-    call = partial(lambda: many_steps(jax.random.key(0)).block_until_ready())
-    call()
-    return lambda: timed(call)
 
 
 def _train(runs: int, memory_size: int, reencode: bool) -> Callable[[], Timing]:

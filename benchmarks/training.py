@@ -6,12 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from benchmarks.contenders import Contender, Timing
 from engram import agents, runners
-from engram.envs import get_task
+from engram.envs import Task, get_task
 from engram.episodic.memory import Memory
 from engram.runners import RunState
+from engram.runners.autoreset import autoreset
 
 
 def timed(call: Callable[[], Any]) -> Timing:
@@ -73,3 +75,32 @@ def _fill(memory: Memory) -> Memory:
 
 def _is_memory(x: Any) -> bool:
     return isinstance(x, Memory)
+
+
+def random_steps(task: Task, num_envs: int, steps: int) -> Callable[[], Timing]:
+    """A function that takes random steps in environments in JAX, reset where episodes end."""
+    spec, params = task.spec(num_envs, steps), task.env_params
+    assert task.jax_env is not None
+    env = autoreset(task.jax_env, spec)
+
+    def one_step(states, key):
+        keys = jax.random.split(key, num_envs + 1)
+        actions = jax.random.randint(keys[0], (num_envs,), 0, spec.num_actions)
+        states, (timestep, _) = jax.vmap(env.step, in_axes=(None, 0, 0, 0, 0))(
+            params, states, actions, keys[1:], keys[1:]
+        )
+        # All of the result is used, or the compiler would leave it out.
+        used = jnp.sum(timestep.reward) + jnp.sum(timestep.observation.astype(jnp.float32))
+        return states, used
+
+    @jax.jit
+    def many_steps(key):
+        keys = jax.random.split(key, num_envs)
+        states, _ = jax.vmap(env.reset, in_axes=(None, 0))(params, keys)
+        return jnp.sum(lax.scan(one_step, states, jax.random.split(key, steps))[1])
+
+    def call():
+        many_steps(jax.random.key(0)).block_until_ready()
+
+    call()
+    return lambda: timed(call)
