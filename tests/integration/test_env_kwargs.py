@@ -1,6 +1,7 @@
 """Arguments of environments: read from the command line, saved with the run, and used again."""
 
 import json
+import shlex
 from functools import partial
 
 import gymnasium as gym
@@ -110,6 +111,36 @@ def test_words_without_name_and_value_are_refused(words):
 )
 def test_several_words_follow_one_option(flags, options):
     assert read_options(flags.split(), option_types(Train), "engram --help") == options
+
+
+@pytest.mark.parametrize(
+    ("words", "env_kwargs"),
+    [
+        (["features=my dir/a.pth", "size=4"], {"features": "my dir/a.pth", "size": 4}),
+        ([f"maze={DETOUR}"], {"maze": DETOUR}),
+        (["size=7 trap=true"], {"size": 7, "trap": True}),
+        (["text='a b' size=4"], {"text": "a b", "size": 4}),
+        (["text=it's", "other=x=y z"], {"text": "it's", "other": "x=y z"}),
+    ],
+)
+def test_a_word_of_the_shell_may_have_spaces(words, env_kwargs):
+    options = read_options(["--env-kwargs", *words], option_types(Train), "engram --help")
+    assert read_env_kwargs(options["env_kwargs"]) == env_kwargs
+
+
+def test_an_argument_given_twice_is_refused():
+    assert "two values of size" in error_of(read_env_kwargs, "size=3 trap=true size=4")
+
+
+def test_a_drawing_on_the_command_line_is_trained_in_and_told_as_a_shell_reads_it(
+    capsys, in_tmp_path, mazes
+):
+    main(["train", "random", "maze3", "--env-kwargs", f"maze={DETOUR}", "--seed=1", "--steps=50"])
+    assert {config.size for config in mazes} == {4}
+    command = capsys.readouterr().out.partition("engram train ")[2]
+    assert shlex.split(command)[-1] == f"maze={DETOUR}"
+    (folder,) = (in_tmp_path / "runs").iterdir()
+    assert len(folder.name) < 80
 
 
 # Runs

@@ -529,6 +529,12 @@ def test_the_id_is_a_task_with_arguments(id):
     assert "A maze cannot have size 1" in sentence
 
 
+def test_options_of_reset_that_it_does_not_know_are_refused():
+    env = gym.make(ID)
+    assert "Did you mean layout?" in error_of(env.reset, options={"layuot": None})
+    assert "must be a dictionary" in error_of(env.reset, options=[1])
+
+
 def test_mazes_can_be_vectorized():
     envs = gym.make_vec(ID, num_envs=3, size=4, maze="random", loop_rate=1.0)
     observations, _ = envs.reset(seed=0)

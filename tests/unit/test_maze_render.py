@@ -11,6 +11,7 @@ from engram.envs.maze.layout import make_layout, sample_layout
 from engram.envs.maze.render import draw_picture, value_colours
 from engram.envs.window import Window
 from engram.errors import EngramError
+from engram.paper.maze_animation import pictures
 
 SOUTH, EAST = 1, 2
 CORNER = (0.28, 0.28)
@@ -229,3 +230,11 @@ def test_a_window_without_a_screen_names_the_remedy(pygame, monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "none")
     with pytest.raises(EngramError, match="use a computer with a screen"):
         Window("a maze")
+
+
+def test_the_animation_starts_in_the_first_cell_with_values_of_no_cell():
+    first, second = pictures(((0, 2),))
+    assert pixel(first, 5, (0, 0)) == render.AGENT
+    assert pixel(first, 5, (4, 4)) == render.GOAL
+    assert pixel(first, 5, (2, 2)) == render.TILE
+    assert first.shape == second.shape

@@ -117,8 +117,8 @@ PRESETS = {
         {"dqn": _ENGRAM, "mbec++": {}, "mbec": {}},
     ),
     "maze": Preset(
-        "baselines in mazes: the best of the ranges that the paper names, of gamma, epsilon and "
-        "truncation",
+        "baselines in mazes, there the default: the best of the ranges that the paper names, of "
+        "gamma, epsilon and truncation",
         {
             "dqn": {"epsilon_decay": 200.0},
             "mfec": {"num_neighbours": 3, "gamma": 1.0, "truncation_is_terminal": False},
@@ -219,5 +219,6 @@ PRESETS = {
 
 def default_preset(name: str, task_preset: str | None = None) -> str:
     """The preset if none is named: the task's if the agent has it, else the agent's own default."""
-    preset = task_preset or ("engram" if name in ("mbec", "mbec++") else "paper")
-    return preset if name in PRESETS[preset].options else "paper"
+    if task_preset and name in PRESETS[task_preset].options:
+        return task_preset
+    return "engram" if name in ("mbec", "mbec++") else "paper"

@@ -1,6 +1,7 @@
 """Reads the command line: wrong names and values are found here, the rest is tyro's."""
 
 import dataclasses
+import shlex
 from collections import deque
 from difflib import get_close_matches
 from typing import Any, get_type_hints
@@ -124,9 +125,10 @@ def read_options(words: list[str], kinds: dict[str, Any], help: str) -> dict[str
         elif is_negated or not equals:
             raise EngramError(f"{flag} takes {'no' if is_negated else 'a'} value: see `{help}`.")
         if name in SEVERAL_WORDS:
+            words_of_value = [text]
             while rest and not rest[0].startswith("--"):
-                text += f" {rest.popleft()}"
-            text = f"{options.get(name, '')} {text}".strip()
+                words_of_value.append(rest.popleft())
+            text = f"{options.get(name, '')} {shlex.join(words_of_value)}".strip()
         value = convert(text, kinds[name])
         check(flag, value, kinds[name])
         options[name] = value

@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -98,17 +99,29 @@ class Train:
 
 
 def read_env_kwargs(text: str | None) -> dict[str, Any]:
-    """The arguments of an environment that words like size=7 spell."""
+    """The arguments of an environment that words like size=7 spell, as a shell quotes them."""
     env_kwargs: dict[str, Any] = {}
-    for word in (text or "").split():
+    for word in (one for given in shlex.split(text or "") for one in split_word(given)):
         name, equals, value = word.partition("=")
         if not name.isidentifier() or not equals:
             raise EngramError(
                 f"--env-kwargs takes words like size=7 or trap=true, not {word!r}: write "
                 "name=value, with a space between two."
             )
+        if name in env_kwargs:
+            raise EngramError(f"--env-kwargs has two values of {name}: leave one of them out.")
         env_kwargs[name] = read_value(value)
     return env_kwargs
+
+
+def split_word(word: str) -> list[str]:
+    """The words in one, if all are like size=7; else it is one, whose value has spaces."""
+    try:
+        parts = shlex.split(word)
+    except ValueError:  # a quote without its other
+        return [word]
+    is_several = all(part.partition("=")[0].isidentifier() and "=" in part for part in parts)
+    return parts if len(parts) > 1 and is_several else [word]
 
 
 def read_value(text: str) -> Any:
@@ -122,8 +135,8 @@ def read_value(text: str) -> Any:
 
 
 def kwargs_words(task: Any) -> list[str]:
-    """The arguments of a task's environment, for the name of a run folder."""
-    return [f"{name}={value}" for name, value in task.env_kwargs]
+    """The arguments of a task's environment, for the name of a run folder; a drawing is cut."""
+    return [f"{name}={value}"[:40] for name, value in task.env_kwargs]
 
 
 def read_seeds(seeds: str, seed: int | None = None) -> int | tuple[int, ...]:

@@ -1,6 +1,7 @@
 """What the command line prints: a progress bar while training, tables after it, and lists."""
 
 import math
+import shlex
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -130,7 +131,7 @@ def print_result(result: Result) -> None:
         )
         screen.print(hint, style="yellow", highlight=False)
     rival = "mbec++" if name == "dqn" else "dqn"
-    arguments = [f"{key}={value}" for key, value in result.task.env_kwargs]
+    arguments = [shlex.quote(f"{key}={value}") for key, value in result.task.env_kwargs]
     task = " ".join([result.task.name, *(["--env-kwargs"] if arguments else []), *arguments])
     play = f"engram eval {result.folder} --video episode.gif"
     for line in (
@@ -229,7 +230,8 @@ def print_options(name: str) -> None:
     kind = agent_class(name)
     screen = Console()
     own = default_preset(name)
-    on_tasks = {"Atari": default_preset(name, "atari"), "pickup": default_preset(name, "pickup")}
+    families = {"Atari": "atari", "mazes": "maze", "3D navigation": "pickup"}
+    on_tasks = {tasks: default_preset(name, preset) for tasks, preset in families.items()}
     others = [f", for {tasks} {preset}" for tasks, preset in on_tasks.items() if preset != own]
     presets = own + "".join(others)
     screen.print(f"[bold]{name}[/]: {_headline(kind)} Default preset: {presets}.", highlight=False)

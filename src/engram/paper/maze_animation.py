@@ -1,6 +1,7 @@
 """An animation of MBEC finding its way: `python -m engram.paper.maze_animation maze.gif`."""
 
-import sys
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -49,7 +50,9 @@ def cell_values(
     return values
 
 
-def pictures() -> list[UInt8[np.ndarray, "H W 3"]]:
+def pictures(
+    shown: Sequence[tuple[int, int]] = SHOWN,
+) -> list[UInt8[np.ndarray, "H W 3"]]:
     """Trains one run and draws it at the steps that are shown."""
     agent = make("mbec", "engram", epsilon_decay=1_000.0)
     assert isinstance(agent, MBEC)
@@ -57,9 +60,9 @@ def pictures() -> list[UInt8[np.ndarray, "H W 3"]]:
     spec = task.spec(1, STEPS)
     runner = JaxRunner(agent, [task], [SEED], spec)
     runner.start()
-    assert isinstance(runner.env, JaxMaze)
-    config, drawn = runner.env.config, []
-    for first, count in SHOWN:
+    assert isinstance(task.jax_env, JaxMaze)
+    config, drawn = task.jax_env.config, []
+    for first, count in shown:
         while runner.iteration < first or (
             first and int(runner.env_state.state.episode_step[0, 0])
         ):
@@ -94,5 +97,13 @@ def write(path: Path) -> None:
     first.save(path, save_all=True, append_images=rest, duration=MILLISECONDS, loop=0)
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m engram.paper.maze_animation", description=__doc__
+    )
+    parser.add_argument("file", type=Path, help="a .gif")
+    write(parser.parse_args().file)
+
+
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    main()

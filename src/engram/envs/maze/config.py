@@ -67,10 +67,12 @@ class MazeConfig:
             )
         if self.dropout_rate == 1:
             raise EngramError("dropout_rate must be below 1, or no feature is left.")
-        if self.dropout_rate and self.observation != "features":
-            raise EngramError(
-                "dropout_rate is for image features: set observation to features, or leave it out."
-            )
+        for name in ("dropout_rate", "features"):
+            is_given = getattr(self, name) != getattr(MazeConfig, name)
+            if is_given and self.observation != "features":
+                raise EngramError(
+                    f"{name} is for image features: set observation to features, or leave it out."
+                )
         if self.observation == "features" and (self.trap or self.is_dynamic):
             raise EngramError(
                 "Image features need one maze without a trap: choose observation image or "
@@ -90,13 +92,18 @@ class MazeConfig:
             )
 
     def _take_size_of_drawing(self) -> None:
-        size = len(self.layout)
-        if self.size not in (MazeConfig.size, size):
+        if self.size != MazeConfig.size:
+            self.check_size_of_drawing(self.size)
+        object.__setattr__(self, "size", len(self.layout))
+
+    def check_size_of_drawing(self, size: int) -> None:
+        """Raises if a size is given that the drawing does not have."""
+        rows = len(self.layout)
+        if size != rows:
             raise EngramError(
-                f"The drawn maze has {size} rows but size is {self.size}: set size to {size} or "
-                "leave it out."
+                f"The drawn maze has {rows} rows but size is {size}: set size to {rows} or leave "
+                "it out."
             )
-        object.__setattr__(self, "size", size)
 
     @property
     def is_drawn(self) -> bool:

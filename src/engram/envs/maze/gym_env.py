@@ -17,6 +17,7 @@ from engram.errors import EngramError, nearest_names
 
 ENV_ID = "engram/Maze-v0"
 RENDER_MODES = ("human", "rgb_array", "ansi")
+RESET_OPTIONS = ("layout", "trap")
 
 
 class MazeEnv(gym.Env[np.ndarray, Any]):
@@ -52,7 +53,7 @@ class MazeEnv(gym.Env[np.ndarray, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """The first observation; `options` may give the `layout` and the `trap` of the episode."""
-        options = options or {}
+        options = _check_options(options or {})
         layout, trap = options.get("layout"), options.get("trap")
         if layout is not None:
             layout = self._check_layout(layout)
@@ -173,7 +174,20 @@ def make_config(arguments: dict[str, Any]) -> MazeConfig:
         raise EngramError(
             f"A maze has no argument {unknown[0]!r}.{nearest_names(str(unknown[0]), names)}"
         )
-    return MazeConfig(**arguments)
+    config = MazeConfig(**arguments)
+    if config.is_drawn and "size" in arguments:
+        config.check_size_of_drawing(arguments["size"])  # also of the default size
+    return config
+
+
+def _check_options(options: Any) -> dict[str, Any]:
+    """The options of a reset, if they are known ones."""
+    if not isinstance(options, dict):
+        raise EngramError(f"The options of reset must be a dictionary, not {options!r}.")
+    if unknown := [name for name in options if name not in RESET_OPTIONS]:
+        hint = nearest_names(str(unknown[0]), RESET_OPTIONS)
+        raise EngramError(f"reset has no option {unknown[0]!r}.{hint}")
+    return options
 
 
 def observation_space(config: MazeConfig) -> spaces.Box:

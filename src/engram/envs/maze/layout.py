@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from engram.config import Probability, WholeNumber, check
 from engram.errors import EngramError
 
 ACTIONS = ("north", "south", "east", "west")
@@ -72,6 +73,9 @@ def random_layout(
 
 def make_layout(size: int, seed: int, loop_rate: float = 0.0) -> Layout:
     """A random maze from a seed."""
+    check_size(size)
+    check("seed", seed, WholeNumber)
+    check("loop_rate", loop_rate, Probability)
     rng = np.random.default_rng(seed)
     return random_layout(rng.random((2 * size**2, 4)), rng.random((size, size, 4)), loop_rate)
 
@@ -161,6 +165,8 @@ def draw(
 
 def parse(drawing: str) -> Layout:
     """The layout of a drawing as `draw` makes them; letters in cells are ignored."""
+    if not isinstance(drawing, str):
+        raise EngramError(f"A drawing of a maze must be a text, not {drawing!r}: {DRAWING_REMEDY}.")
     lines = [line.strip() for line in drawing.splitlines() if line.strip()]
     size = (len(lines) - 1) // 2
     is_square = len(lines) == 2 * size + 1 and all(len(line) == 4 * size + 1 for line in lines)

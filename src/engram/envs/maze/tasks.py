@@ -45,6 +45,7 @@ def maze_task(name: str, env_kwargs: dict[str, Any] | None = None) -> Task:
         jax_env=JaxMaze(replace(config, dropout_rate=0.0)),
         env_params=MazeParams(config.dropout_rate),
         env_kwargs=tuple((env_kwargs or {}).items()),
+        preset="maze",
     )
 
 
