@@ -310,7 +310,8 @@ def test_list_names_all_agents_and_tasks_and_show_explains_every_option(capsys):
         assert name in output
     main(["show", "mbec++"])
     output = capsys.readouterr().out
-    assert "Default preset: engram, for Atari atari, for 3D navigation pickup." in " ".join(output.split())
+    presets = "Default preset: engram, for Atari atari, for 3D navigation pickup."
+    assert presets in " ".join(output.split())
     for option in option_types(AGENTS["mbec++"]):
         assert re.search(rf"--{option.replace('_', '-')} +\S+ +\S+", output)
 
