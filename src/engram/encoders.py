@@ -1,5 +1,6 @@
 """Image encoders: which observations are images, and the convolutions that encode them."""
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -7,11 +8,13 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Float, Key, Shaped
 
+from engram.devices import platform
 from engram.types import Spec
 
-EncoderName = Literal["paper", "nature"]
+EncoderName = Literal["paper", "nature", "impala", "impala2", "impala4"]
 Layer = tuple[int, int, int]
 """filters, kernel size and stride"""
 
@@ -19,6 +22,9 @@ LAYERS: dict[str, tuple[Layer, ...]] = {
     "paper": ((32, 8, 4), (64, 4, 2), (64, 3, 1), (1024, 3, 1)),
     "nature": ((32, 8, 4), (64, 4, 2), (64, 3, 1)),
 }
+IMPALA_WIDTHS = {"impala": 1, "impala2": 2, "impala4": 4}
+IMPALA_CHANNELS = 16, 32, 32
+"""of the three stacks, to be multiplied by the width"""
 SMALL_IMAGE_LAYERS = ((32, 4, 2), (64, 4, 2)), ((32, 3, 1), (64, 3, 1))
 """for images too small for the layers above, and for still smaller ones"""
 MIN_FEATURE_MAP = 3
@@ -137,8 +143,7 @@ class CNN(eqx.Module):
         self.shape, self.pixel_max = shape, pixel_max
 
     def __call__(self, x: Shaped[Array, "S"]) -> Float[Array, "F"]:
-        image_shape, axes = channels_first(self.shape)
-        x = x.reshape(self.shape).transpose(axes).reshape(image_shape).transpose(1, 2, 0)
+        x = channels_last(x, self.shape)
         if self.pixel_max != 255:
             x = to_float(x, self.pixel_max)
         for layer in self.layers:
@@ -153,8 +158,118 @@ class CNN(eqx.Module):
         return filters * math.prod(feature_map_size(self.shape, layers))
 
 
-def make_encoder(spec: Spec, name: EncoderName, key: Key[Array, ""]) -> CNN | None:
+class SameConvolution(eqx.Module):
+    """A 3 x 3 convolution whose output has the size of its input.
+
+    On a GPU it is XLA's own, since patches would take nine times the image's memory. On a CPU it is
+    a product over patches, many times as fast in a loop.
+    """
+
+    linear: eqx.nn.Linear
+
+    def __init__(self, channels: int, filters: int, key: Key[Array, ""]):
+        self.linear = eqx.nn.Linear(9 * channels, filters, key=key)
+
+    def __call__(self, x: Float[Array, "H W C"]) -> Float[Array, "H W O"]:
+        assert self.linear.bias is not None
+        weight = self.linear.weight.T.astype(x.dtype)
+        convolve = convolve_by_xla if platform() == "gpu" else convolve_by_patches
+        return convolve(x, weight) + self.linear.bias.astype(x.dtype)
+
+
+def convolve_by_xla(x: Float[Array, "H W C"], weight: Float[Array, "X O"]) -> Array:
+    """A 3 x 3 convolution with zeros around the image."""
+    kernel, layout = weight.reshape(3, 3, x.shape[-1], -1), ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x[None], kernel, (1, 1), "SAME", dimension_numbers=layout)[0]
+
+
+def convolve_by_patches(x: Float[Array, "H W C"], weight: Float[Array, "X O"]) -> Array:
+    """The same as a product over patches."""
+    height, width, _ = x.shape
+    padded = jnp.pad(x, ((1, 1), (1, 1), (0, 0)))
+    windows = [padded[i : i + height, j : j + width] for i in range(3) for j in range(3)]
+    return jnp.concatenate(windows, axis=-1) @ weight
+
+
+def max_pool(x: Float[Array, "H W C"]) -> Float[Array, "h w C"]:
+    """Maxima over 3 x 3 windows at every second place, beyond the edges as often as fits."""
+    height, width, _ = x.shape
+    h, w = -(-height // 2), -(-width // 2)
+    top, left = (2 * h + 1 - height) // 2, (2 * w + 1 - width) // 2
+    pads = (top, 2 * h + 1 - height - top), (left, 2 * w + 1 - width - left), (0, 0)
+    padded = jnp.pad(x, pads, constant_values=-jnp.inf)
+    windows = [padded[i : i + 2 * h : 2, j : j + 2 * w : 2] for i in range(3) for j in range(3)]
+    return functools.reduce(jnp.maximum, windows)
+
+
+class ImpalaStack(eqx.Module):
+    """A convolution, a pooling that halves the image, and two residual blocks."""
+
+    first: SameConvolution
+    blocks: tuple[tuple[SameConvolution, SameConvolution], ...]
+
+    def __init__(self, channels: int, filters: int, key: Key[Array, ""]):
+        keys = jax.random.split(key, 5)
+        self.first = SameConvolution(channels, filters, keys[0])
+        self.blocks = tuple(
+            (SameConvolution(filters, filters, one), SameConvolution(filters, filters, other))
+            for one, other in (keys[1:3], keys[3:5])
+        )
+
+    def __call__(self, x: Float[Array, "H W C"]) -> Float[Array, "h w O"]:
+        x = max_pool(self.first(x))
+        for first, second in self.blocks:
+            x = x + second(jax.nn.relu(first(jax.nn.relu(x))))
+        return x
+
+
+class Impala(eqx.Module):
+    """The residual network of IMPALA (Espeholt et al. 2018), its channels times a width."""
+
+    stacks: tuple[ImpalaStack, ...]
+    shape: tuple[int, ...] = eqx.field(static=True)
+    pixel_max: int = eqx.field(static=True)
+
+    def __init__(
+        self, shape: tuple[int, ...], width: int, key: Key[Array, ""], pixel_max: int = 255
+    ):
+        filters = [width * channels for channels in IMPALA_CHANNELS]
+        channels = [channels_first(shape)[0][0], *filters]
+        keys = jax.random.split(key, len(filters))
+        self.stacks = tuple(
+            ImpalaStack(*pair, key=k) for *pair, k in zip(channels, filters, keys, strict=False)
+        )
+        self.shape, self.pixel_max = shape, pixel_max
+
+    def __call__(self, x: Shaped[Array, "S"]) -> Float[Array, "F"]:
+        dtype = jnp.bfloat16 if platform() == "gpu" else jnp.float32
+        x = to_float(channels_last(x, self.shape), self.pixel_max).astype(dtype)
+        for stack in self.stacks:
+            x = stack(x)
+        return jax.nn.relu(x).ravel().astype(jnp.float32)
+
+    @property
+    def num_features(self) -> int:
+        """Length of the output."""
+        height, width = channels_first(self.shape)[0][1:]
+        for _ in self.stacks:
+            height, width = -(-height // 2), -(-width // 2)
+        return height * width * int(self.stacks[-1].first.linear.out_features)
+
+
+Encoder = CNN | Impala
+
+
+def channels_last(x: Shaped[Array, "S"], shape: tuple[int, ...]) -> Shaped[Array, "H W C"]:
+    """A flattened observation as an image whose last axis has the channels of all frames."""
+    image_shape, axes = channels_first(shape)
+    return x.reshape(shape).transpose(axes).reshape(image_shape).transpose(1, 2, 0)
+
+
+def make_encoder(spec: Spec, name: EncoderName, key: Key[Array, ""]) -> Encoder | None:
     """The encoder of image observations; None for observations that are vectors."""
     if not is_image(spec):
         return None
+    if name in IMPALA_WIDTHS:
+        return Impala(spec.shape, IMPALA_WIDTHS[name], key, spec.pixel_max)
     return CNN(spec.shape, layers_for(spec.shape, name), key, spec.pixel_max)

@@ -1,8 +1,8 @@
-"""Networks: MLPs, visual networks and LSTMs, their initialization, and their inputs."""
+"""Networks: visual networks and LSTMs, their initialization, and their inputs."""
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,56 +11,25 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Key, PyTree, Shaped
 
-from engram.encoders import CNN, EncoderName, is_image, make_encoder, to_float
+from engram.batching import sequential_over_runs
+from engram.encoders import Encoder, EncoderName, Impala, is_image, make_encoder, to_float
+from engram.heads import Activation, Head, HeadName, input_layers, make_head
 from engram.types import Spec
 
-Activation = Callable[[Array], Array]
 NormalizeObs = Literal["none", "bounds", "small"]
 
 
-class MLP(eqx.Module):
-    """Linear layers with an activation between them."""
-
-    layers: tuple[eqx.nn.Linear, ...]
-    activation: Activation = eqx.field(static=True)
-
-    def __init__(
-        self, sizes: tuple[int, ...], key: Key[Array, ""], activation: Activation = jax.nn.relu
-    ):
-        self.activation = activation
-        keys = jax.random.split(key, len(sizes) - 1)
-        self.layers = tuple(
-            eqx.nn.Linear(inputs, outputs, key=k)
-            for inputs, outputs, k in zip(sizes[:-1], sizes[1:], keys, strict=True)
-        )
-
-    def __call__(self, x: Float[Array, "S"]) -> Float[Array, "O"]:
-        for layer in self.layers[:-1]:
-            x = self.activation(layer(x))
-        return self.layers[-1](x)
-
-
 class VisualNetwork(eqx.Module):
-    """An image encoder and an MLP on its features."""
+    """An image encoder and a head on its features."""
 
-    encoder: CNN
-    head: MLP
-
-    def __init__(
-        self,
-        encoder: CNN,
-        sizes: tuple[int, ...],
-        key: Key[Array, ""],
-        activation: Activation = jax.nn.relu,
-    ):
-        self.encoder = encoder
-        self.head = MLP((encoder.num_features, *sizes), key, activation)
+    encoder: Encoder
+    head: Head
 
     def __call__(self, x: Shaped[Array, "S"]) -> Float[Array, "O"]:
         return self.head(self.encoder(x))
 
 
-Network = MLP | VisualNetwork
+Network = Head | VisualNetwork
 
 
 def make_network(
@@ -69,12 +38,14 @@ def make_network(
     sizes: tuple[int, ...],
     key: Key[Array, ""],
     activation: Activation = jax.nn.relu,
+    head_name: HeadName = "q",
 ) -> Network:
-    """An MLP of these sizes, on the features of an encoder if observations are images."""
+    """A head with layers of these sizes, on the features of an encoder if there are images."""
     encoder = make_encoder(spec, encoder_name, key)
     if encoder is None:
-        return MLP((obs_size(spec), *sizes), key, activation)
-    return VisualNetwork(encoder, sizes, key, activation)
+        return make_head(head_name, (obs_size(spec), *sizes), key, activation)
+    sizes = encoder.num_features, *sizes
+    return VisualNetwork(encoder, make_head(head_name, sizes, key, activation, has_encoder=True))
 
 
 def encode(network: Network, x: Shaped[Array, "S"]) -> Float[Array, "F"]:
@@ -82,16 +53,42 @@ def encode(network: Network, x: Shaped[Array, "S"]) -> Float[Array, "F"]:
     return network.encoder(x) if isinstance(network, VisualNetwork) else x
 
 
-def head(network: Network) -> MLP:
+def encode_batch(network: Network, obs: Shaped[Array, "B S"]) -> Float[Array, "B F"]:
+    """The features of several observations."""
+    return jax.vmap(lambda x: encode(network, x))(obs)
+
+
+def head(network: Network) -> Head:
     """The layers after the encoder."""
     return network.head if isinstance(network, VisualNetwork) else network
 
 
+def computes_in_turn(network: PyTree) -> bool:
+    """Whether convolutions with the weights of several runs at once would be slow."""
+    modules = jax.tree.leaves(network, is_leaf=lambda x: isinstance(x, Impala))
+    return any(isinstance(module, Impala) for module in modules)
+
+
+def in_turn(function: Callable[..., Any], network: PyTree, *data: Any) -> Any:
+    """`function(network, *data)`, run by run under `vmap` if the network needs that."""
+    if computes_in_turn(network):
+        return sequential_over_runs(function, network, *data, on_gpu=True)
+    return function(network, *data)
+
+
+def evaluate(network: Network, obs: Shaped[Array, "B S"]) -> Float[Array, "B O"]:
+    """The network's outputs for a batch; not to be differentiated."""
+    return in_turn(lambda network, obs: jax.vmap(network)(obs), network, obs)
+
+
 def add_inputs(network: Network, count: int) -> Network:
     """The network with `count` further inputs to its head, whose weights start at 0."""
-    weight = head(network).layers[0].weight
-    wider = jnp.concatenate([weight, jnp.zeros((weight.shape[0], count))], axis=1)
-    return eqx.tree_at(lambda network: head(network).layers[0].weight, network, wider)
+
+    def weights(network):
+        return [layer.weight for layer in input_layers(head(network))]
+
+    wider = [jnp.pad(weight, ((0, 0), (0, count))) for weight in weights(network)]
+    return eqx.tree_at(weights, network, wider)
 
 
 class LSTMState(NamedTuple):
@@ -147,7 +144,7 @@ def unroll(
 class RecurrentNetwork(eqx.Module):
     """Encoder (for images), a linear layer with activation, an LSTM, a linear layer."""
 
-    encoder: CNN | None
+    encoder: Encoder | None
     embed: eqx.nn.Linear
     cell: eqx.nn.LSTMCell
     head: eqx.nn.Linear
@@ -158,7 +155,7 @@ class RecurrentNetwork(eqx.Module):
         sizes: tuple[int, int, int, int],
         key: Key[Array, ""],
         activation: Activation = jax.nn.relu,
-        encoder: CNN | None = None,
+        encoder: Encoder | None = None,
     ):
         inputs, hidden, lstm, outputs = sizes
         if encoder is not None:

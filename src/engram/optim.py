@@ -6,11 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.core import eval_jaxpr
-from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Float, PyTree
 
-from engram.devices import platform
+from engram.batching import sequential_over_runs
 
 
 def make_optimizer(
@@ -27,12 +25,18 @@ def gradient_step(
     opt_state: PyTree,
     *data: Any,
     has_aux: bool = False,
+    in_turn: bool = False,
 ) -> tuple[PyTree, PyTree, Any]:
     """One step on `loss(params, *data)`: new parameters, new optimizer state, the loss before it.
 
-    With `has_aux` the last is the pair of loss and auxiliary output.
+    With `has_aux` the last is the pair of loss and auxiliary output. With `in_turn` gradients are
+    computed run by run under `vmap`.
     """
-    value, gradients = jax.value_and_grad(loss, has_aux=has_aux)(params, *data)
+    loss_and_gradients = jax.value_and_grad(loss, has_aux=has_aux)
+    if in_turn:
+        value, gradients = sequential_over_runs(loss_and_gradients, params, *data, on_gpu=True)
+    else:
+        value, gradients = loss_and_gradients(params, *data)
     return *apply_gradients(optimizer, gradients, params, opt_state), value
 
 
@@ -47,20 +51,3 @@ def apply_gradients(
 def clip_norm(x: Float[Array, "..."], max_norm: float) -> Float[Array, "..."]:
     """`x`, scaled down to norm `max_norm` if it is longer."""
     return x * jnp.minimum(1.0, max_norm / jnp.maximum(jnp.linalg.norm(x), 1e-12))
-
-
-def sequential_over_runs(function: Callable[..., Any], *data: Any) -> Any:
-    """`function(*data)`, computed run by run under `vmap` on a CPU.
-
-    An LSTM's weights then stay in the cache from step to step.
-    """
-    if platform() != "cpu":
-        return function(*data)
-    # Nothing that differs between runs may enter by closure.
-    program, shape = jax.make_jaxpr(function, return_shape=True)(*data)
-
-    @sequential_vmap
-    def one_run(data, constants):
-        return eval_jaxpr(program.jaxpr, constants, *jax.tree.leaves(data))
-
-    return jax.tree.unflatten(jax.tree.structure(shape), one_run(data, program.consts))

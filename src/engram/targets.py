@@ -36,6 +36,31 @@ def td_loss(
     return jnp.mean(optax.huber_loss(value, target) if loss == "huber" else (target - value) ** 2)
 
 
+def quantile_target(
+    reward: Float[Array, "*B"],
+    terminal: Float[Array, "*B"],
+    next_quantiles: Float[Array, "*B M A"],
+    gamma: float | Float[Array, "*B"],
+    selector_q: Float[Array, "*B A"],
+) -> Float[Array, "*B M"]:
+    """r + gamma Z(s', a'), samples of the return's distribution; a' is greedy by `selector_q`."""
+    greedy = jnp.argmax(selector_q, axis=-1)[..., None, None]
+    samples = jnp.take_along_axis(next_quantiles, greedy, axis=-1)[..., 0]
+    return reward[..., None] + jnp.expand_dims(gamma * (1 - terminal), -1) * samples
+
+
+def quantile_loss(
+    target: Float[Array, "*B M"], quantiles: Float[Array, "*B N"], levels: Float[Array, "*B N"]
+) -> Float[Array, ""]:
+    """Quantile regression with Huber's loss (Dabney et al. 2018, IQN, Eq. 3).
+
+    It is summed over the N levels and averaged over the M samples of the target.
+    """
+    error = target[..., None, :] - quantiles[..., :, None]
+    weight = jnp.abs(levels[..., None] - (error < 0))
+    return jnp.mean(jnp.sum(jnp.mean(weight * optax.huber_loss(error), axis=-1), axis=-1))
+
+
 def generalized_advantages(
     reward: Float[Array, "T *B"],
     value: Float[Array, "T *B"],

@@ -32,9 +32,14 @@ EPISODIC = {"num_neighbours": 5, "memory_size": 200, "chunk": 1, "trajectory_dim
 EPISODIC |= {"reward_lr": 5e-3, "p_read": 1.0, "p_refine": 0.0}
 LEARNERS = {
     "dqn": DQN(**Q_LEARNING, **REPLAY),
+    "dqn, dueling": DQN(**Q_LEARNING, **REPLAY, head="dueling"),
+    "dqn, quantile": DQN(**Q_LEARNING, **REPLAY, head="quantile", double_q=True),
     "mbec": MBEC(**REPLAY, **EPISODIC),
     "mbec of the paper": make("mbec", "paper", **REPLAY, **EPISODIC),
     "mbec++": make("mbec++", "paper", **Q_LEARNING, **REPLAY, **EPISODIC),
+    "mbec++, quantile": make(
+        "mbec++", "paper", **Q_LEARNING, **REPLAY, **EPISODIC, head="quantile"
+    ),
     "mfec": MFEC(gamma=0.5, epsilon_end=1.0, num_neighbours=3, memory_size=200),
     "nec": NEC(hidden_size=16, key_size=4, num_neighbours=5, memory_size=200, n_step=5, **REPLAY),
     "drqn": DRQN(
@@ -146,7 +151,14 @@ CHECKS = [
 ]
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+VARIANTS = "dqn, dueling", "mbec++, quantile"
+"""of agents and heads that others here test"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=pytest.mark.slow) if x in VARIANTS else x for x in LEARNERS],
+)
 def test_every_agent_learns_the_values_of_all_probe_tasks(name):
     """One test per agent, since two processes would compile the same programs twice."""
     learner = train(LEARNERS[name])

@@ -55,11 +55,13 @@ DND = {"memory_size": 300, "num_neighbours": 5, "key_size": 4, "n_step": 5}
 ROLLOUT = {"num_steps": 48, "update_epochs": 6, "num_minibatches": 1}
 AGENTS = {
     "dqn": DQN(**Q_LEARNING),
+    "dqn, impala": DQN(**Q_LEARNING, encoder="impala", head="quantile"),
     "mbec": MBEC(
         **{name: value for name, value in REPLAY.items() if name != "hidden_size"},
         **MEMORY | {"chunk": 1},
     ),
     "mbec++": MBECpp(**Q_LEARNING, **MEMORY),
+    "mbec++, impala": MBECpp(**Q_LEARNING, **MEMORY, encoder="impala", head="quantile"),
     "nec": NEC(**REPLAY, **DND, learning_rate=1e-4),
     "drqn": DRQN(**Q_LEARNING, lstm_size=8, sequence_length=3),
     "ppo": PPO(**COMMON, **ROLLOUT, learning_rate=3e-3),
@@ -85,7 +87,9 @@ def greedy_values(monkeypatch, agent, state, observation):
 @pytest.mark.parametrize(
     "name",
     [
-        name if name in ("dqn", "mbec") else pytest.param(name, marks=pytest.mark.slow)
+        name
+        if name in ("dqn", "dqn, impala", "mbec")
+        else pytest.param(name, marks=pytest.mark.slow)
         for name in AGENTS
     ],
 )
@@ -104,6 +108,22 @@ def test_values_of_images_are_learned_and_truncation_is_not_terminal(monkeypatch
         np.testing.assert_allclose(q.max(axis=-1), [1.0, 2.0], atol=0.3)
         np.testing.assert_allclose(q[1], [1.0, 2.0], atol=0.3)
     assert action[1] == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["dqn, impala", pytest.param("mbec++, impala", marks=pytest.mark.slow)]
+)
+def test_a_run_whose_convolutions_are_computed_in_turn_is_the_run_alone(name):
+    def train(seeds):
+        runner = runners.JaxRunner(AGENTS[name], [TASK] * len(seeds), seeds, SPEC)
+        runner.start()
+        runner.advance(20)
+        params = runner.run_state.agent.q if "dqn" in name else runner.run_state.agent.params.q
+        return [np.asarray(x) for x in jax.tree.leaves(params)]
+
+    for alone, two in zip(train([1]), train([0, 1]), strict=True):
+        np.testing.assert_allclose(two[1], alone[0], rtol=1e-3, atol=1e-4)
+        assert np.abs(two[0] - alone[0]).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", ["dqn", "mbec", "mbec++"])
@@ -150,7 +170,7 @@ def test_mbec_refuses_stacks_of_frames():
         MBEC().init(jax.random.key(0), spec)
 
 
-@pytest.mark.parametrize("agent", [DRQN(buffer_size=64), PPO(), PPO(recurrent=True)])
+@pytest.mark.parametrize("agent", [PPO(), PPO(recurrent=True)])
 def test_agents_without_a_frame_buffer_encode_and_store_whole_stacks(agent):
     spec = Spec((4, 36, 36), 3, "uint8", frame_stack=4, num_envs=2, num_iterations=600)
     zeros = jnp.zeros(2), jnp.zeros(2, bool), jnp.zeros(2, bool)
@@ -164,7 +184,6 @@ def test_agents_without_a_frame_buffer_encode_and_store_whole_stacks(agent):
     before, after, action, _ = jax.eval_shape(init_and_step, jax.random.key(0))
     assert jax.tree.structure(after) == jax.tree.structure(before)
     assert action.shape == (2,)
-    is_drqn = isinstance(agent, DRQN)
-    assert isinstance(after.q.encoder if is_drqn else after.networks.actor.encoder, CNN)
-    rows = after.replay.obs if is_drqn else after.rollout.decision.obs
+    assert isinstance(after.networks.actor.encoder, CNN)
+    rows = after.rollout.decision.obs
     assert (rows.dtype, rows.shape[1:]) == (jnp.uint8, (2, 4 * 36 * 36))

@@ -1,19 +1,25 @@
 """Image encoders: which observations are images, and their convolutions."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 from engram.encoders import (
     CNN,
     LAYERS,
     SMALL_IMAGE_LAYERS,
     Convolution,
+    Impala,
+    SameConvolution,
     channels_first,
+    convolve_by_xla,
     is_image,
     layers_for,
     make_encoder,
+    max_pool,
 )
 from engram.types import Spec
 
@@ -133,3 +139,61 @@ def test_bytes_and_their_floats_have_the_same_features():
     cnn = CNN((9, 9), SMALL_IMAGE_LAYERS[1], jax.random.key(0))
     floats = jnp.asarray(image.ravel(), jnp.float32) / 255
     np.testing.assert_allclose(CALL(cnn, image.ravel()), CALL(cnn, floats), rtol=1e-5, atol=1e-6)
+
+
+# The residual network
+
+
+def test_a_convolution_of_the_same_size_is_a_sum_over_3_by_3_neighbours():
+    layer = SameConvolution(2, 3, jax.random.key(0))
+    x = np.random.default_rng(0).normal(size=(4, 5, 2)).astype(np.float32)
+    padded = np.pad(x, ((1, 1), (1, 1), (0, 0)))
+    kernel = np.asarray(layer.linear.weight).T.reshape(3, 3, 2, 3)
+    expected = np.zeros((4, 5, 3)) + np.asarray(layer.linear.bias)
+    for i in range(3):
+        for j in range(3):
+            expected += padded[i : i + 4, j : j + 5] @ kernel[i, j]
+    np.testing.assert_allclose(layer(jnp.asarray(x)), expected, rtol=1e-5, atol=1e-5)
+    weight, bias = layer.linear.weight.T, layer.linear.bias
+    np.testing.assert_allclose(convolve_by_xla(x, weight) + bias, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(6, 8, 2), (7, 5, 1), (1, 2, 3)])
+def test_pooling_has_the_windows_of_lax(shape):
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    expected = lax.reduce_window(x, -jnp.inf, lax.max, (3, 3, 1), (2, 2, 1), "SAME")
+    np.testing.assert_array_equal(max_pool(x), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "features", "parameters"),
+    [
+        # 15 convolutions of 9 weights per pair of channels (4 to 16, 16 to 32, 32 to 32), and bias
+        ("impala", (4, 84, 84), 11 * 11 * 32, 97_744),
+        ("impala2", (4, 60, 80, 3), 8 * 10 * 64, None),
+        ("impala4", (7, 6, 3), 1 * 1 * 128, None),
+    ],
+)
+def test_three_stacks_halve_an_image_three_times(name, shape, features, parameters):
+    spec = Spec(shape, 2, "uint8")
+    encoder = jax.eval_shape(lambda key: make_encoder(spec, name, key), jax.random.key(0))
+    assert isinstance(encoder, Impala)
+    assert encoder.num_features == features
+    flat = jax.ShapeDtypeStruct((np.prod(shape),), jnp.uint8)
+    assert jax.eval_shape(Impala.__call__, encoder, flat).shape == (features,)
+    if parameters:
+        assert sum(x.size for x in jax.tree.leaves(encoder)) == parameters
+
+
+def test_residual_blocks_without_weights_leave_the_pooled_convolution():
+    """With blocks of zeros a stack is the maximum over 3 x 3 windows of its first convolution."""
+    spec = Spec((6, 8), 2, "uint8")
+    encoder = make_encoder(spec, "impala", jax.random.key(0))
+    stack = encoder.stacks[0]
+    stack = eqx.tree_at(lambda s: s.blocks, stack, jax.tree.map(jnp.zeros_like, stack.blocks))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(6, 8, 1)).astype(np.float32))
+    wide = np.pad(stack.first(x), ((0, 1), (0, 1), (0, 0)), constant_values=-np.inf)
+    expected = [
+        [wide[2 * i : 2 * i + 3, 2 * j : 2 * j + 3].max((0, 1)) for j in range(4)] for i in range(3)
+    ]
+    np.testing.assert_allclose(stack(x), expected, rtol=1e-6)

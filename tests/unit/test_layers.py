@@ -13,9 +13,9 @@ import engram
 
 ROOT = Path(engram.__file__).parent
 ROOMS = [
-    "errors config types devices imports pytrees periodic",
+    "errors config types devices imports pytrees periodic batching",
     "episodic.knn.cpp episodic.knn.pallas episodic.knn.portable episodic.knn",
-    "encoders networks optim targets running_stats vae replay_buffer",
+    "encoders heads networks optim targets running_stats vae replay_buffer",
     "episodic episodic.memory episodic.accumulator episodic.dnd",
     "episodic.trajectory_model episodic.features episodic.consolidation",
     "episodic.control episodic.model_training episodic.image_encoder episodic.reencoding",

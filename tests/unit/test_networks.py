@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from engram import networks
+from engram.heads import MLP
 from engram.networks import (
-    MLP,
     LSTMState,
     RecurrentNetwork,
     add_inputs,

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from engram.optim import clip_norm, gradient_step, make_optimizer, sequential_over_runs
+from engram.batching import sequential_over_runs
+from engram.optim import clip_norm, gradient_step, make_optimizer
 
 
 def test_clip_norm_scales_down_to_the_norm():

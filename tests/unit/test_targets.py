@@ -6,7 +6,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engram.targets import generalized_advantages, td_loss, td_target
+from engram.targets import (
+    generalized_advantages,
+    quantile_loss,
+    quantile_target,
+    td_loss,
+    td_target,
+)
 
 ADVANTAGES = jax.jit(generalized_advantages)
 
@@ -29,6 +35,31 @@ def test_the_td_loss_is_a_mean_of_squares_or_of_huber_losses():
     target, value = jnp.array([1.0, 5.0]), jnp.array([0.5, 1.0])
     assert td_loss(target, value).item() == (0.25 + 16) / 2
     assert td_loss(target, value, "huber").item() == (0.125 + 3.5) / 2
+
+
+def test_samples_of_a_target_are_those_of_the_action_that_the_selector_prefers():
+    next_quantiles = jnp.array([[[1.0, 6.0], [3.0, 8.0]], [[2.0, 4.0], [5.0, 7.0]]])  # [B, M, A]
+    selector_q = jnp.array([[0.0, 1.0], [1.0, 0.0]])
+    reward, gamma = jnp.array([1.0, 10.0]), jnp.array([0.5, 0.25])
+    target = quantile_target(reward, jnp.zeros(2), next_quantiles, gamma, selector_q)
+    assert target.tolist() == [[4.0, 5.0], [10.5, 11.25]]
+    target = quantile_target(reward, jnp.array([1.0, 0.0]), next_quantiles, 0.5, selector_q)
+    assert target.tolist() == [[1.0, 1.0], [11.0, 12.5]]
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 2**32 - 1), n=st.integers(1, 4), m=st.integers(1, 4))
+def test_the_quantile_loss_is_a_sum_over_levels_of_means_over_samples(seed, n, m):
+    rng = np.random.default_rng(seed)
+    target, quantiles, levels = rng.normal(size=(3, m)), rng.normal(size=(3, n)), rng.random((3, n))
+    total = 0.0
+    for b in range(3):
+        for i in range(n):
+            for j in range(m):
+                error = target[b, j] - quantiles[b, i]
+                huber = error**2 / 2 if abs(error) <= 1 else abs(error) - 0.5
+                total += abs(levels[b, i] - (error < 0)) * huber / m / 3
+    np.testing.assert_allclose(quantile_loss(target, quantiles, levels), total, rtol=1e-5)
 
 
 def test_advantages_do_not_cross_the_end_of_an_episode():

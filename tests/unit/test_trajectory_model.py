@@ -17,7 +17,8 @@ from engram.episodic.trajectory_model import (
     reward_loss,
     state_action,
 )
-from engram.networks import MLP, LSTMState, init_params, zero_state
+from engram.heads import MLP
+from engram.networks import LSTMState, init_params, zero_state
 from engram.optim import gradient_step, make_optimizer
 
 NUM_FEATURES, NUM_ACTIONS = 2, 3

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from engram import replay_buffer
 from engram.config import Count, Positive, Probability
 from engram.encoders import EncoderName, is_image
 from engram.errors import EngramError
+from engram.heads import HeadName
 from engram.networks import (
     Network,
     NormalizeObs,
@@ -25,7 +26,7 @@ from engram.networks import (
 from engram.optim import make_optimizer
 from engram.periodic import periodically
 from engram.replay_buffer import Transition
-from engram.targets import Loss
+from engram.targets import Loss, quantile_target, td_target
 from engram.types import Agent, Spec, TimeStep
 
 MAX_GRAD_NORM = 10.0
@@ -92,7 +93,37 @@ class QLearningConfig:
     loss: Loss = "mse"
     """squared or Huber TD error"""
     encoder: EncoderName = "paper"
-    """convolutions for images: the paper's four or the three of Mnih et al. (2015)"""
+    """for images: the paper's four convolutions, the three of Mnih et al. (2015), or the residual
+    network of IMPALA with once, twice or four times its channels"""
+    head: HeadName = "q"
+    """plain; dueling (Wang et al. 2016); or quantiles of the return (IQN, Dabney et al. 2018)"""
+    num_quantiles: Count = 8
+    """sampled quantile levels of a value and of its target, for the head quantile"""
+    target_tau: Probability = 1.0
+    """share of the online networks in a target update; 1 copies them"""
+    adam_eps: Positive = 1e-8
+    """epsilon of Adam"""
+
+    @property
+    def num_uniforms(self) -> int:
+        """Random numbers of a gradient step: places in replay, then quantile levels."""
+        num_levels = 2 * self.num_quantiles if self.head == "quantile" else 0
+        return self.batch_size * (1 + num_levels)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Levels(NamedTuple):
+    """Quantile levels of the values that learn and of their targets."""
+
+    online: Float[Array, "B N"]
+    target: Float[Array, "B N"]
+
+
+def draw_levels(config: Any, uniforms: Float[Array, "U M"]) -> Levels | None:
+    """Quantile levels of U batches, of the uniforms that do not draw from replay."""
+    if config.head != "quantile":
+        return None
+    levels = uniforms[:, config.batch_size :].reshape(-1, 2, config.num_quantiles)
+    return Levels(levels[:, 0], levels[:, 1])
 
 
 def network_input(
@@ -105,7 +136,7 @@ def network_input(
 def make_q_network(config: Any, spec: Spec, key: Key[Array, ""]) -> Network:
     """A network from observations to one value per action."""
     sizes = (*[config.hidden_size] * config.num_layers, spec.num_actions)
-    return make_network(spec, config.encoder, sizes, key)
+    return make_network(spec, config.encoder, sizes, key, head_name=config.head)
 
 
 # Replay
@@ -226,7 +257,8 @@ def learning_rate_schedule(
 
 def adam(config: Any, spec: Spec, step: Int[Array, ""] | int = 0) -> GradientTransformation:
     """Adam with the learning rate of this iteration and clipped gradients."""
-    return make_optimizer(learning_rate_schedule(config, spec, step), MAX_GRAD_NORM)
+    learning_rate = learning_rate_schedule(config, spec, step)
+    return make_optimizer(learning_rate, MAX_GRAD_NORM, config.adam_eps)
 
 
 def epsilon_greedy(
@@ -278,13 +310,34 @@ def should_update(config: Any, spec: Spec, step: Int[Array, ""] | int) -> Bool[A
 def update_target(
     config: Any, spec: Spec, step: Int[Array, ""], params: PyTree, target_params: PyTree
 ) -> PyTree:
-    """The target networks, replaced by the online ones every `target_update_interval` steps."""
+    """The target networks, moved to the online ones every `target_update_interval` steps."""
     interval = period(config.target_update_interval, spec)
+
+    def moved():
+        rate = config.target_tau
+        if isinstance(rate, float) and rate == 1.0:  # not where runs differ in it
+            return params
+        return jax.tree.map(lambda new, old: rate * new + (1 - rate) * old, params, target_params)
+
     if is_image(spec):  # large networks: a branch costs less than reading both
         is_due = lambda step: step % interval == 0  # noqa: E731
-        return periodically(is_due, step, lambda: params, lambda: target_params)
+        return periodically(is_due, step, moved, lambda: target_params)
     is_due = step % interval == 0
-    return jax.tree.map(lambda new, old: jnp.where(is_due, new, old), params, target_params)
+    return jax.tree.map(lambda new, old: jnp.where(is_due, new, old), moved(), target_params)
+
+
+def target_of(
+    config: Any,
+    batch: Any,
+    next_q: Float[Array, "B A"],
+    selector_q: Float[Array, "B A"] | None,
+) -> Float[Array, "B *N"]:
+    """TD targets of a batch, or samples of their distributions for the head quantile."""
+    if config.head != "quantile":
+        return td_target(batch.n_step_return, batch.terminal, next_q, batch.discount, selector_q)
+    selector = next_q if selector_q is None else selector_q
+    rows = batch.n_step_return, batch.terminal, batch.next_quantiles, batch.discount
+    return quantile_target(*rows, selector)
 
 
 def run_updates(

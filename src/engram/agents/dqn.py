@@ -2,20 +2,20 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
-from engram import replay_buffer
+from engram import networks, replay_buffer
 from engram.agents import common
 from engram.agents.common import CommonConfig, QLearningConfig, ReplayConfig
 from engram.networks import Network, init_params, mask_actions
 from engram.optim import gradient_step
 from engram.periodic import periodically
 from engram.replay_buffer import Transition
-from engram.targets import td_loss, td_target
+from engram.targets import quantile_loss, td_loss
 from engram.types import Metrics, Spec, TimeStep
 
 
@@ -41,6 +41,10 @@ class TDInputs(NamedTuple):
     next_q_target: Float[Array, "B A"]
     next_obs: Shaped[Array, "B S"] | None
     """for double Q-learning"""
+    levels: Float[Array, "B N"] | None
+    """quantile levels of the values that learn"""
+    next_quantiles: Float[Array, "B N A"] | None
+    """the target network's samples of the returns after the next actions"""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
     def step(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key):
         replay = common.store_transition(self, spec, state, timestep, step)
         obs = common.network_input(self, spec, timestep.observation)
-        q = mask_actions(spec, jax.vmap(self.acting_network(state))(obs))
+        q = mask_actions(spec, networks.evaluate(self.acting_network(state), obs))
         epsilon = common.epsilon_schedule(self, spec, step)
         action = common.epsilon_greedy(q, epsilon, jax.random.uniform(key, (2, spec.num_envs)))
         metrics: Metrics = {"epsilon": epsilon, "q_max": jnp.mean(jnp.max(q, axis=-1))}
@@ -80,7 +84,7 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
                 partial(self.update, spec, step),
                 before,
                 key,
-                num_uniforms=self.batch_size,
+                num_uniforms=self.num_uniforms,
             ),
             lambda: (before, state.loss),
         )
@@ -89,7 +93,8 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
         return state, {"td_loss": loss}
 
     def act_greedy(self, state: State, spec: Spec, observation, episode_start, key, epsilon=0.0):
-        q = jax.vmap(self.acting_network(state))(common.network_input(self, spec, observation))
+        obs = common.network_input(self, spec, observation)
+        q = networks.evaluate(self.acting_network(state), obs)
         return state, common.greedy_action(spec, q, epsilon, key)
 
     def policy_state(self, state: State) -> State:
@@ -101,21 +106,27 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
         return state.q_target if self.act_with_target else state.q
 
     def td_inputs(
-        self, state: State, spec: Spec, step: Int[Array, ""], uniforms: Float[Array, "U B"]
+        self, state: State, spec: Spec, step: Int[Array, ""], uniforms: Float[Array, "U M"]
     ) -> TDInputs:
         """Samples n-step returns from replay and evaluates the target network after them."""
-        replay = state.replay
-        index = replay_buffer.n_step(replay, step, self.n_step, self.gamma, uniforms.ravel())
+        replay, drawn = state.replay, uniforms[:, : self.batch_size].ravel()
+        index = replay_buffer.n_step(replay, step, self.n_step, self.gamma, drawn)
         first = replay_buffer.gather(replay, index.first)
         last = replay_buffer.gather(replay, index.last)
+        levels = common.draw_levels(self, uniforms)
+        next_q, next_quantiles = networks.in_turn(
+            evaluate_with_quantiles, state.q_target, last.next_obs, levels and levels.target
+        )
         return TDInputs(
             obs=first.obs,
             action=first.action,
             n_step_return=index.n_step_return,
             discount=index.discount,
             terminal=last.terminal,
-            next_q_target=mask_actions(spec, jax.vmap(state.q_target)(last.next_obs)),
+            next_q_target=mask_actions(spec, next_q),
             next_obs=last.next_obs if self.double_q else None,
+            levels=levels and levels.online,
+            next_quantiles=next_quantiles,
         )
 
     def update(self, spec: Spec, step, params: tuple[Network, PyTree], batch: TDInputs):
@@ -123,13 +134,13 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
         q, opt_state = params
         selector_q = None
         if batch.next_obs is not None:
-            selector_q = mask_actions(spec, jax.vmap(q)(batch.next_obs))
-        target = td_target(
-            batch.n_step_return, batch.terminal, batch.next_q_target, batch.discount, selector_q
-        )
+            selector_q = mask_actions(spec, networks.evaluate(q, batch.next_obs))
+        target = common.target_of(self, batch, batch.next_q_target, selector_q)
         optimizer = common.adam(self, spec, step)
+        data = batch.obs, batch.action, target, batch.levels
+        in_turn = networks.computes_in_turn(q)
         q, opt_state, loss = gradient_step(
-            optimizer, self.loss_fn, q, opt_state, batch.obs, batch.action, target
+            optimizer, self.loss_fn, q, opt_state, *data, in_turn=in_turn
         )
         return (q, opt_state), loss
 
@@ -138,8 +149,24 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
         q: Network,
         obs: Shaped[Array, "B S"],
         action: Int[Array, "B"],
-        target: Float[Array, "B"],
+        target: Float[Array, "B *N"],
+        levels: Float[Array, "B N"] | None = None,
     ) -> Float[Array, ""]:
-        """TD error of the actions taken."""
-        value = jnp.take_along_axis(jax.vmap(q)(obs), action[:, None], axis=-1)[:, 0]
-        return td_loss(target, value, self.loss)
+        """TD error of the actions taken, or of their quantiles."""
+        if levels is None:
+            value = jnp.take_along_axis(jax.vmap(q)(obs), action[:, None], axis=-1)[:, 0]
+            return td_loss(target, value, self.loss)
+        quantiles: Any = evaluate_with_quantiles(q, obs, levels)[1]
+        taken = jnp.take_along_axis(quantiles, action[:, None, None], axis=-1)[..., 0]
+        return quantile_loss(target, taken, levels)
+
+
+def evaluate_with_quantiles(
+    q: Network, obs: Shaped[Array, "B S"], levels: Float[Array, "B N"] | None
+) -> tuple[Float[Array, "B A"], Float[Array, "B N A"] | None]:
+    """Values of a batch and, if levels are given, their quantiles."""
+    if levels is None:
+        return jax.vmap(q)(obs), None
+    head: Any = networks.head(q)
+    features = networks.encode_batch(q, obs)
+    return jax.vmap(head)(features), jax.vmap(head.quantiles)(features, levels)

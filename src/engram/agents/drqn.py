@@ -11,7 +11,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from engram import replay_buffer
 from engram.agents import common
 from engram.agents.common import CommonConfig, ReplayConfig
-from engram.config import Count, Positive, Range
+from engram.batching import sequential_over_runs
+from engram.config import Count, Positive, Probability, Range
 from engram.encoders import EncoderName, make_encoder
 from engram.networks import (
     LSTMState,
@@ -21,7 +22,7 @@ from engram.networks import (
     reset_where,
     zero_state,
 )
-from engram.optim import apply_gradients, sequential_over_runs
+from engram.optim import apply_gradients
 from engram.periodic import periodically
 from engram.targets import td_target
 from engram.types import Metrics, Spec, TimeStep
@@ -71,6 +72,10 @@ class DRQN(ReplayConfig, CommonConfig):
     """units of the LSTM"""
     target_update_interval: Count = 100
     """environment steps between two copies of the network to its target"""
+    target_tau: Probability = 1.0
+    """share of the network in a target update; 1 copies it"""
+    adam_eps: Positive = 1e-8
+    """epsilon of Adam"""
     encoder: EncoderName = "nature"
     """convolutions for images: the paper's four or the three of Mnih et al. (2015)"""
     sequence_length: Count = 8

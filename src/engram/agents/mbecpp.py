@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
-from engram import replay_buffer
+from engram import networks, replay_buffer
 from engram.agents import common
 from engram.agents.common import CommonConfig, QLearningConfig, ReplayConfig
 from engram.config import Count, Positive, Probability
@@ -18,11 +18,11 @@ from engram.episodic.control import EpisodicControlConfig, EpisodicState, StepRe
 from engram.episodic.features import FeatureProjection
 from engram.episodic.memory import mean_value
 from engram.episodic.trajectory_model import RewardModel, state_action
-from engram.networks import NormalizeObs, mask_actions
+from engram.networks import NormalizeObs, computes_in_turn, mask_actions
 from engram.optim import gradient_step
 from engram.periodic import periodically
 from engram.replay_buffer import Transition
-from engram.targets import Loss, td_loss, td_target
+from engram.targets import Loss, quantile_loss, td_loss
 from engram.types import Metrics, Spec, TimeStep
 
 
@@ -63,6 +63,10 @@ class TDInputs(NamedTuple):
     next_beta_target: Float[Array, "B"]
     next_obs: Shaped[Array, "B S"] | None
     """for double Q-learning"""
+    levels: Float[Array, "B N"] | None
+    """quantile levels of the semantic values that learn"""
+    next_quantiles: Float[Array, "B N A"] | None
+    """the target network's samples of the semantic returns after the next actions"""
 
 
 class Learned(NamedTuple):
@@ -196,7 +200,7 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
                 partial(self.update, episodic, spec, step),
                 before,
                 key,
-                num_uniforms=1 + self.batch_size,
+                num_uniforms=1 + self.num_uniforms,
             ),
             lambda: (before, state.losses),
         )
@@ -248,11 +252,12 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
     # TD learning
 
     def td_inputs(
-        self, state: State, spec: Spec, step: Int[Array, ""], uniforms: Float[Array, "U 1+B"]
+        self, state: State, spec: Spec, step: Int[Array, ""], uniforms: Float[Array, "U 1+M"]
     ) -> TDInputs:
         """Batches of U gradient steps; one search of the memory serves all of them."""
         replay, episodic, params = state.replay, state.episodic, state.target_params
-        drawn = uniforms[:, 1:].ravel()
+        drawn = uniforms[:, 1 : 1 + self.batch_size].ravel()
+        levels = common.draw_levels(self, uniforms[:, 1:])
         index = replay_buffer.n_step(replay, step, self.n_step, self.gamma, drawn)
         first = replay_buffer.gather(replay, index.first)
         last = replay_buffer.gather(replay, index.last)
@@ -263,6 +268,11 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
         use_max = control.draw_read_rule(self.p_read, uniforms[:, 0])
         value, next_values = control.read_batches(episodic, self, reached.h, planned.h, use_max)
         encoded = consolidation.encode(params, last.next_obs)
+        next_quantiles = None
+        if levels is not None:
+            next_quantiles = consolidation.quantiles(
+                self, params, encoded, next_tau.h, levels.target
+            )
         return TDInputs(
             obs=first.obs,
             action=first.action,
@@ -279,6 +289,8 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
             next_q_target=consolidation.q_values(self, params, encoded, next_tau.h),
             next_beta_target=consolidation.beta(self, params, next_tau.h),
             next_obs=last.next_obs if self.double_q else None,
+            levels=levels and levels.online,
+            next_quantiles=next_quantiles,
         )
 
     def update(
@@ -295,7 +307,12 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
         q_mbec = jax.vmap(reward_model)(batch.state_action) + batch.memory_value  # Eq. 6
         target = self.td_target(params, episodic, spec, batch)
         params, opt_state, loss = gradient_step(
-            common.adam(self, spec, step), self.loss_fn, params, opt_state, batch, q_mbec, target
+            common.adam(self, spec, step),
+            self.loss_fn,
+            params,
+            opt_state,
+            *(batch, q_mbec, target),
+            in_turn=computes_in_turn(params.q),
         )
         reward_model, reward_opt_state, reward_loss = model_training.train_reward_model(
             self, reward_model, reward_opt_state, batch.state_action, batch.reward
@@ -304,7 +321,7 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
 
     def td_target(
         self, params: Params, episodic: EpisodicState, spec: Spec, batch: TDInputs
-    ) -> Float[Array, "B"]:
+    ) -> Float[Array, "B *N"]:
         """TD target of the joint value (Eq. 6 to 8)."""
         next_reward = control.predict_rewards(episodic, batch.next_model_input, spec.num_actions)
         next_q_mbec = next_reward + batch.next_memory_values
@@ -321,17 +338,32 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
         if self.select_with_q_only:
             selector = mask_actions(spec, selector_q)
         next_q = joint(batch.next_q_target, batch.next_beta_target)
-        return td_target(batch.n_step_return, batch.terminal, next_q, batch.discount, selector)
+        if batch.next_quantiles is not None:
+            episodic_part = next_q_mbec * batch.next_beta_target[:, None]
+            shifted = batch.next_quantiles + episodic_part[:, None]
+            batch = batch._replace(next_quantiles=shifted)
+        return common.target_of(self, batch, next_q, selector)
 
     def loss_fn(
-        self, params: Params, batch: TDInputs, q_mbec: Float[Array, "B"], target: Float[Array, "B"]
+        self,
+        params: Params,
+        batch: TDInputs,
+        q_mbec: Float[Array, "B"],
+        target: Float[Array, "B *N"],
     ) -> Float[Array, ""]:
-        """TD error of the joint value (Eq. 7 and 8); no gradient enters memory or models."""
-        encoded = consolidation.encode(params, batch.obs)
-        q = consolidation.q_values(self, params, encoded, batch.tau)
-        q_semantic = jnp.take_along_axis(q, batch.action[:, None], axis=-1)[:, 0]
-        value = consolidation.beta(self, params, batch.tau) * q_mbec + q_semantic
-        return td_loss(target, value, self.loss)
+        """TD error of the joint value (Eq. 7 and 8); no gradient enters memory or models.
+
+        The episodic value shifts all quantiles of the semantic one.
+        """
+        encoded = networks.encode_batch(params.q, batch.obs)
+        episodic_part = consolidation.beta(self, params, batch.tau) * q_mbec
+        if batch.levels is None:
+            q = consolidation.q_values(self, params, encoded, batch.tau)
+            q_semantic = jnp.take_along_axis(q, batch.action[:, None], axis=-1)[:, 0]
+            return td_loss(target, episodic_part + q_semantic, self.loss)
+        quantiles = consolidation.quantiles(self, params, encoded, batch.tau, batch.levels)
+        taken = jnp.take_along_axis(quantiles, batch.action[:, None, None], axis=-1)[..., 0]
+        return quantile_loss(target, episodic_part[:, None] + taken, batch.levels)
 
 
 def agreement(q: Float[Array, "E A"], greedy: Int[Array, "E"]) -> Float[Array, ""]:

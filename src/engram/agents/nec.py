@@ -65,6 +65,8 @@ class NEC(ReplayConfig, CommonConfig):
     """environment steps between two updates"""
     buffer_size: Count = 100_000
     """transitions in the replay buffer"""
+    adam_eps: Positive = 1e-8
+    """epsilon of Adam"""
     learning_rate: Positive = 5e-4
     """of Adam, for the embedding"""
     anneal_lr: bool = False

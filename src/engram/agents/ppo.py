@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 from engram import replay_buffer
 from engram.agents import common
 from engram.agents.common import CommonConfig
+from engram.batching import sequential_over_runs
 from engram.config import Count, Positive, Probability, Range
 from engram.encoders import EncoderName, make_encoder
 from engram.errors import EngramError
@@ -22,7 +23,7 @@ from engram.networks import (
     reset_where,
     zero_state,
 )
-from engram.optim import gradient_step, make_optimizer, sequential_over_runs
+from engram.optim import gradient_step, make_optimizer
 from engram.periodic import periodically
 from engram.targets import generalized_advantages
 from engram.types import Metrics, Spec, TimeStep

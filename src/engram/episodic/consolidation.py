@@ -1,7 +1,6 @@
 """Dynamic consolidation: the episodic and the semantic value joined by a learned weight (Eq. 7)."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Shaped
 
 from engram import networks
-from engram.networks import MLP, Network
+from engram.heads import MLP
+from engram.networks import Network
 
 BETA_HIDDEN = 16
 """hidden units of f_beta"""
@@ -37,16 +37,36 @@ def init(
 
 
 def encode(params: Params, obs: Shaped[Array, "B S"]) -> Float[Array, "B F"]:
-    """The Q-network's encoding of observations: features of images, else the observations."""
-    return jax.vmap(partial(networks.encode, params.q))(obs)
+    """The Q-network's encoding of observations: features of images, else the observations.
+
+    It is not to be differentiated.
+    """
+    return networks.in_turn(networks.encode_batch, params.q, obs)
 
 
 def q_values(
     config: Any, params: Params, encoded: Float[Array, "B F"], tau: Float[Array, "B H"]
 ) -> Float[Array, "B A"]:
     """Q_theta, the semantic value."""
-    inputs = jnp.concatenate([encoded, tau], axis=-1) if config.q_uses_tau else encoded
-    return jax.vmap(networks.head(params.q))(inputs)
+    return jax.vmap(networks.head(params.q))(_head_inputs(config, encoded, tau))
+
+
+def quantiles(
+    config: Any,
+    params: Params,
+    encoded: Float[Array, "B F"],
+    tau: Float[Array, "B H"],
+    levels: Float[Array, "B N"],
+) -> Float[Array, "B N A"]:
+    """Quantiles of the semantic value."""
+    head: Any = networks.head(params.q)
+    return jax.vmap(head.quantiles)(_head_inputs(config, encoded, tau), levels)
+
+
+def _head_inputs(
+    config: Any, encoded: Float[Array, "B F"], tau: Float[Array, "B H"]
+) -> Float[Array, "B X"]:
+    return jnp.concatenate([encoded, tau], axis=-1) if config.q_uses_tau else encoded
 
 
 def beta(config: Any, params: Params, tau: Float[Array, "B H"]) -> Float[Array, "B"]:

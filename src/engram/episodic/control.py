@@ -17,7 +17,8 @@ from engram.episodic import memory as mem
 from engram.episodic.accumulator import PendingReturns
 from engram.episodic.memory import Memory, Neighbours
 from engram.episodic.trajectory_model import RewardModel, TrajectoryModel
-from engram.networks import MLP, LSTMState, init_params, mask_actions, reset_where, zero_state
+from engram.heads import MLP
+from engram.networks import LSTMState, init_params, mask_actions, reset_where, zero_state
 from engram.optim import make_optimizer
 from engram.types import Spec
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from engram.networks import MLP, LSTMState
+from engram.heads import MLP
+from engram.networks import LSTMState
 
 CUE_NOISE = 0.1
 """standard deviation of a cue's noise, as a share of its norm"""
