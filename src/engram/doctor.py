@@ -178,7 +178,7 @@ CHECKS = (
     Check("packages", check_packages, is_required=True),
     Check("devices", check_devices, is_required=True),
     Check("memory search", check_memory_search),
-    Check("Box2D", check_box2d, is_required=True),
+    Check("Box2D", check_box2d),
     Check("Atari", check_atari),
     Check("MiniWorld", check_miniworld),
     Check("video", check_video),

@@ -16,6 +16,7 @@ from engram.agents import Random
 from engram.envs import Task, get_task
 from engram.errors import EngramError
 from engram.runners import GymRunner, JaxRunner, WorkerRunner, make_runner
+from engram.runners.workers import Worker
 from engram.types import Spec
 
 SPEC = Spec((2,), 2, num_envs=2, num_iterations=12)
@@ -26,8 +27,21 @@ def leave(env, reward, done):
     os._exit(7)
 
 
+def kill(env, reward, done):
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
 def wrong_shape(env, reward, done):
     return np.zeros(3), reward, done, False, {}
+
+
+def no_observation(env, reward, done):
+    return None, reward, done, False, {}
+
+
+def a_text(env, reward, done):
+    return "a step"
 
 
 class FailsToReset(TapeEnv):
@@ -99,10 +113,13 @@ def test_a_restored_run_continues_as_if_never_stopped():
     [
         (TapeEnv, {5: ValueError("too\nhot.")}, 10, "step raised ValueError (too hot) in probes."),
         (TapeEnv, {5: wrong_shape}, 10, "observation has shape (3,) instead of (2,)"),
+        (TapeEnv, {5: no_observation}, 10, "observation has dtype object instead of float32"),
+        (TapeEnv, {5: a_text}, 10, "it returned a str instead of the five"),
         (TapeEnv, {5: leave}, 10, "step ended its process with exit code 7."),
+        (TapeEnv, {5: kill}, 10, "its process was ended by SIGKILL during step"),
         (FailsToReset, {}, 6, "reset raised OSError (no more mazes) in test_worker_runner."),
     ],
-    ids=["exception", "shape", "exit", "reset"],
+    ids=["exception", "shape", "nothing", "text", "exit", "kill", "reset"],
 )
 def test_a_fault_names_environment_seed_and_step(make, faults, step, sentence):
     runner = start(WorkerRunner, tape_task(), tape_task(make, faults=faults))
@@ -121,6 +138,21 @@ def test_a_fault_names_environment_seed_and_step(make, faults, step, sentence):
     resumed.advance(2)
     assert resumed.fault is None
     resumed.close()
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="the system has no masks")
+def test_a_worker_survives_ctrl_c_before_it_is_ready():
+    def interrupt_at_once(worker, *arguments):
+        make(worker, *arguments)
+        os.kill(worker._process.pid, signal.SIGINT)
+
+    make = Worker.__init__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "__init__", interrupt_at_once)
+        runner = start(WorkerRunner, tape_task())
+    runner.advance(2)
+    runner.close()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, set())
 
 
 def test_an_environment_that_cannot_be_made_is_told_from_the_worker():

@@ -13,6 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from record_pickup import CONFIG, load
 from scipy import stats
 
+import engram
 from engram.envs import get_task
 from engram.envs.pickup import config as constants
 from engram.envs.pickup import miniworld
@@ -272,6 +273,12 @@ def test_without_miniworld_the_remedy_is_named(monkeypatch, module):
     assert sentence.endswith("pip install miniworld==2.1.0 pyglet==1.5.31.")
 
 
+def test_another_miniworld_is_refused(monkeypatch):
+    pytest.importorskip("pyglet")
+    monkeypatch.setattr(miniworld, "version", lambda name: "2.0.0")
+    assert "MiniWorld must be 2.1.0, and not 2.0.0" in error_of(get_task("pickup3").make)
+
+
 def test_another_pyglet_is_refused(monkeypatch):
     pyglet = pytest.importorskip("pyglet")
     monkeypatch.setattr(pyglet, "version", "2.0.1")
@@ -413,7 +420,8 @@ def test_actions_and_arguments_are_checked_in_one_sentence():
         ({"size": 3}, "choose from 5 to 50"),
         ({"size": 4.5}, "whole number"),
         ({"num_objs": 0}, "num_objs"),
-        ({"num_objs": 40}, "at most"),
+        ({"num_objs": 40}, "choose at most 30."),
+        ({"size": 50, "num_objs": 31}, "choose at most 30."),
         ({"size": 5, "num_objs": 3}, "or a larger size"),
         ({"num_obj": 3}, "num_objs"),
         ({"render_mode": "ascii"}, "rgb_array"),
@@ -439,3 +447,13 @@ def test_env_kwargs_are_arguments_of_the_room():
     assert task.jax_env == JaxPickup(PickupConfig(size=8, num_objs=2))
     assert "2 objects" in task.description
     assert "num_objs" in error_of(get_task, "pickup3", env_kwargs={"objects": 2})
+    single = get_task("pickup3-jax", env_kwargs={"frame_stack": 1})
+    assert single.inspect().shape == (1, 60, 80, 3)
+    sentence = error_of(get_task, "pickup3-jax", env_kwargs={"frame_stack": 1000})
+    assert sentence == "frame_stack must be between 1 and 16, but is 1000."
+
+
+def test_truncation_cannot_be_bootstrapped_where_frames_are_stacked():
+    agent = engram.DQN(truncation_is_terminal=False)
+    sentence = error_of(engram.train, agent, "pickup3-jax", seeds=1, steps=40)
+    assert "truncation_is_terminal cannot be off where frames are stacked" in sentence

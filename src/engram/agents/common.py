@@ -215,9 +215,14 @@ def truncation_ends(config: CommonConfig, spec: Spec) -> bool:
 
     With frame stacks it always does, since the frame after a truncation is not stored.
     """
-    if spec.frame_stack:
-        return True
     given = config.truncation_is_terminal
+    if spec.frame_stack:
+        if given is False:
+            raise EngramError(
+                "truncation_is_terminal cannot be off where frames are stacked, since the frame "
+                "after a truncation is not stored: leave it out."
+            )
+        return True
     return spec.truncation_is_terminal if given is None else given
 
 

@@ -28,6 +28,7 @@ from engram.training_loop import Training
 from engram.types import Agent, Spec
 
 QUICK_SEEDS, QUICK_STEPS = 2, 400
+"""steps of each environment"""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Run:
 
     def quick(self) -> "Run":
         """A small version that only shows that it works."""
-        return replace(self, steps=QUICK_STEPS, seeds=QUICK_SEEDS)
+        return replace(self, steps=QUICK_STEPS * self.environments(), seeds=QUICK_SEEDS)
 
 
 class RunResult(NamedTuple):

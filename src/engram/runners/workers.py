@@ -6,8 +6,10 @@ that ends an episode and the reset after it are one request, so that workers res
 
 import multiprocessing
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum, auto
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -60,6 +62,11 @@ class WorkerRunner(GymRunner):
                 "`if __name__ == '__main__':`, since these processes import it."
             )
         fault = f"{method} ended its process with exit code {error.exitcode}"
+        if error.exitcode is not None and error.exitcode < 0:
+            name = signal.Signals(-error.exitcode).name
+            fault = f"its process was ended by {name} during {method}"
+            if name == "SIGKILL":
+                fault += ", as a system does that runs out of memory"
         return self._environment_fault(error.env_id[0], fault)
 
     def _send(self, actions: Int[np.ndarray, "R E"]) -> None:
@@ -84,7 +91,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the environment's methods returned; a string describes an exception."""
+    """What the environment's methods returned, or a `Failure`."""
 
     step: Any = None
     reset: Any = None
@@ -109,7 +116,7 @@ class RemoteEnv:
             self.worker.requests.append(Request(self.env_id, action, None))
         answer = self.worker.answer(self.env_id)
         self._first = answer.reset
-        return _raise_if_text(answer.step)
+        return _raise_if_failed(answer.step)
 
     def reset(self, seed: int) -> Any:
         first, self._first = self._first, None
@@ -117,7 +124,7 @@ class RemoteEnv:
             self.worker.requests.append(Request(self.env_id, None, seed))
             first = self.worker.answer(self.env_id).reset
         self.next_seed = None
-        return _raise_if_text(first)
+        return _raise_if_failed(first)
 
 
 class Worker:
@@ -137,7 +144,8 @@ class Worker:
         arguments = end, makes, spec, buffer, self._at_work
         self._process = context.Process(target=_work, args=arguments, daemon=True)
         try:
-            self._process.start()
+            with _ctrl_c_held_back():
+                self._process.start()
         except Exception as error:
             raise EngramError(
                 f"The environment cannot be sent to a worker process ({error}): make it by a "
@@ -177,6 +185,9 @@ class Worker:
         self._process.join(CLOSE_SECONDS)
         if self._process.is_alive():
             self._process.terminate()
+            self._process.join(CLOSE_SECONDS)
+        if self._process.is_alive():
+            self._process.kill()
 
     def _complete(self, env_id: EnvId, answer: Answer) -> Answer:
         """The answer with the observations in shared memory."""
@@ -203,7 +214,7 @@ def _work(
     """The worker's process: makes environments and answers requests until the pipe ends.
 
     `at_work` tells at which environment it is, should it end there."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, on Windows too
     jax.config.update("jax_platforms", "cpu")  # the GPU is the trainer's
     observations = _as_observations(buffer, spec)
     envs: dict[EnvId, tuple[int, Any]] = {}
@@ -222,16 +233,37 @@ def _work(
             env.close()
 
 
+@contextmanager
+def _ctrl_c_held_back() -> Iterator[None]:
+    """Ctrl-C reaches this process at the end, and never those that are started meanwhile.
+
+    They inherit that the signal is blocked, and need not be ready to ignore it.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _fulfil(
-    request: Request, env: gym.Env | str, observations: Shaped[np.ndarray, "2 ..."], spec: Spec
+    request: Request,
+    env: "gym.Env | Failure",
+    observations: Shaped[np.ndarray, "2 ..."],
+    spec: Spec,
 ) -> Answer:
-    """Steps or resets an environment as requested; a string says why there is none."""
-    if isinstance(env, str):
+    """Steps or resets an environment as requested."""
+    if isinstance(env, Failure):
         return Answer(env, env)
-    step, is_over = None, True
+    step: Any = None
+    is_over = True
     if request.action is not None:
         step = _attempt(lambda: env.step(request.action))
-        is_over = not isinstance(step, str) and step_error(step, spec) is None and any(step[2:4])
+        is_valid = not isinstance(step, Failure) and step_error(step, spec) is None
+        is_over = is_valid and any(step[2:4])  # pyright: ignore[reportIndexIssue]
         step = _share(step, observations[0], step_error, spec)
     reset = None
     if is_over and request.seed is not None:
@@ -241,23 +273,36 @@ def _fulfil(
 
 
 def _attempt(call: Callable[[], Any]) -> Any:
-    """The result, or the description of an exception."""
+    """The result, or what was raised."""
     try:
         return call()
     except Exception as error:
-        return describe_exception(error)
+        return Failure(describe_exception(error))
 
 
 def _share(result: Any, place: np.ndarray, find_error: Callable[..., Any], spec: Spec) -> Any:
     """The result without its observation, which is put in shared memory if it has no error."""
-    if isinstance(result, str) or find_error(result, spec) is not None:
+    if isinstance(result, Failure) or find_error(result, spec) is not None:
         return result
     place[...] = result[0]
-    return None, *result[1:]
+    return Place.SHARED_MEMORY, *result[1:]
 
 
 def _is_shared(result: Any) -> bool:
-    return isinstance(result, tuple) and bool(result) and result[0] is None
+    return isinstance(result, tuple) and bool(result) and result[0] is Place.SHARED_MEMORY
+
+
+class Place(Enum):
+    """Stands for an observation that is elsewhere."""
+
+    SHARED_MEMORY = auto()
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception, described where it was raised; stands for a result or an environment."""
+
+    text: str
 
 
 class RemoteError(Exception):
@@ -272,9 +317,9 @@ class WorkerDeath(Exception):
         self.exitcode, self.env_id = exitcode, env_id
 
 
-def _raise_if_text(result: Any) -> Any:
-    if isinstance(result, str):
-        raise RemoteError(result)
+def _raise_if_failed(result: Any) -> Any:
+    if isinstance(result, Failure):
+        raise RemoteError(result.text)
     return result
 
 

@@ -74,11 +74,14 @@ class PickupConfig:
             raise EngramError(f"size must be a whole number, not {self.size!r}.")
         if not low <= self.size <= high:
             raise EngramError(f"A room cannot have size={self.size}: choose from {low} to {high}.")
-        most = min(MAX_OBJECTS, max_objects(self.size))
-        if self.num_objs > most:
+        if self.num_objs > MAX_OBJECTS:
             raise EngramError(
-                f"A room of size {self.size} has no place for num_objs={self.num_objs}: choose at "
-                f"most {most}, or a larger size."
+                f"A room cannot have num_objs={self.num_objs}: choose at most {MAX_OBJECTS}."
+            )
+        if self.num_objs > max_objects(self.size):
+            raise EngramError(
+                f"A room of size {self.size} is too crowded with num_objs={self.num_objs} to place "
+                f"them at random: choose at most {max_objects(self.size)}, or a larger size."
             )
 
     @property

@@ -7,6 +7,7 @@ speak, is read too late.
 
 import importlib
 from contextlib import redirect_stdout
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +17,9 @@ from engram.envs.pickup.config import MAX_EPISODE_STEPS, PickupConfig
 from engram.errors import EngramError
 
 ENV_ID = "MiniWorld-PickupObjects-v0"
+WINDOW = 240, 180
+"""width and height of rendered pictures; walls of bricks make films large"""
+VERSION = "2.1.0"
 PIP = "pip install miniworld==2.1.0 pyglet==1.5.31"
 APT = "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri"
 
@@ -31,6 +35,8 @@ def make(config: PickupConfig, render_mode: str | None = None) -> gym.Env:
                 num_objs=config.num_objs,
                 render_mode=render_mode,
                 max_episode_steps=MAX_EPISODE_STEPS,  # it ends there by itself, but does not say so
+                window_width=WINDOW[0],
+                window_height=WINDOW[1],
                 disable_env_checker=True,
             )
     except Exception as error:
@@ -50,16 +56,24 @@ def import_miniworld() -> Any:
     """The module, with pyglet set for machines without a screen."""
     try:
         import pyglet
-    except ImportError as error:
-        raise EngramError(f"MiniWorld needs pyglet 1.5 ({error}): {PIP}.") from error
-    if not pyglet.version.startswith("1.5"):
+
+        is_known = pyglet.version.startswith("1.5")
+    except Exception as error:
+        raise EngramError(f"MiniWorld needs pyglet 1.5 ({one_line(error)}): {PIP}.") from error
+    if not is_known:
         raise EngramError(f"MiniWorld needs pyglet 1.5 and not {pyglet.version}: {PIP}.")
     pyglet.options["headless"] = True
     pyglet.options["debug_gl"] = False
     try:
+        found = version("miniworld")
+    except PackageNotFoundError as error:
+        raise EngramError(f"MiniWorld is not installed: {PIP}.") from error
+    if found != VERSION:
+        raise EngramError(f"MiniWorld must be {VERSION}, and not {found}: {PIP}.")
+    try:
         return importlib.import_module("miniworld")
     except ModuleNotFoundError as error:
-        raise EngramError(f"MiniWorld is not installed ({error}): {PIP}.") from error
+        raise EngramError(f"MiniWorld cannot be imported ({error}): {PIP}.") from error
     except Exception as error:
         raise EngramError(
             f"MiniWorld finds no OpenGL ({one_line(error)}): on Debian and Ubuntu, `{APT}`."

@@ -1,18 +1,18 @@
 """The paper's 3D task: MiniWorld's own room, and the same room in JAX."""
 
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium as gym
 from gymnasium.wrappers import FrameStackObservation
 
-from engram.config import Count, check
+from engram.config import Range, check
 from engram.envs.pickup import gym_env, miniworld
 from engram.envs.pickup.config import PickupConfig, make_config
 from engram.envs.pickup.jax_env import JaxPickup
 from engram.envs.task import Task
 
-FRAME_STACK = 4
+FRAME_STACK, MAX_FRAME_STACK = 4, 16
 STEPS = 2_000_000
 
 _NUM_OBJS = {"pickup3": 3, "pickup5": 5, "pickup3-jax": 3, "pickup5-jax": 5}
@@ -25,7 +25,7 @@ def pickup_task(name: str, env_kwargs: dict[str, Any] | None = None) -> Task:
     """
     arguments = {"num_objs": _NUM_OBJS[name], "frame_stack": FRAME_STACK} | (env_kwargs or {})
     frame_stack = arguments.pop("frame_stack")
-    check("frame_stack", frame_stack, Count)
+    check("frame_stack", frame_stack, Annotated[int, Range(1, MAX_FRAME_STACK)])
     config = make_config(arguments)
     is_jax = name.endswith("-jax")
     where = "in JAX" if is_jax else "in MiniWorld, as in the paper"
