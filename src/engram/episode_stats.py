@@ -64,6 +64,11 @@ class EpisodeStats:
             self.num_completed += is_completed.sum(axis=1)
             self.episode_steps[ended] = 0
 
+    @property
+    def num_ended(self) -> int:
+        """Recent episodes of all runs that have ended; 0 before the first."""
+        return int(np.sum(~np.isnan(self.recent_returns)))
+
     def mean_returns(self) -> Float[np.ndarray, "R"]:
         """Mean return of each run's last episodes; NaN before one has ended."""
         return mean_without_nan(self.recent_returns)

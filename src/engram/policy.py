@@ -9,7 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from engram.envs.spaces import flatten_observation, shape_error
+from engram.envs.spaces import (
+    flatten_observation,
+    select_part,
+    shape_error,
+    split_action,
+)
 from engram.errors import EngramError
 from engram.types import Agent, Spec
 
@@ -46,6 +51,7 @@ class Policy:
 
         Observations and actions are those of the environment, before any flattening or offset.
         """
+        observation = select_part(self.spec.obs_path, observation)
         array = flatten_observation(self.spec.obs_leaves, observation)
         is_single = array.shape == self.spec.shape
         if not is_single and array.shape[1:] != self.spec.shape:
@@ -57,7 +63,12 @@ class Policy:
             )
         if not np.isfinite(array).all():
             raise EngramError("An observation must consist of finite numbers: it has inf or NaN.")
-        actions = self.act_batch(array[None] if is_single else array) + self.spec.action_offset
+        actions = self.act_batch(array[None] if is_single else array)
+        if self.spec.action_nvec:
+            choices = split_action(self.spec.action_nvec, self.spec.action_start, actions)
+            choices = choices.reshape(-1, *self.spec.action_shape)
+            return choices[0] if is_single else choices
+        actions = actions + self.spec.action_offset
         return int(actions[0]) if is_single else actions
 
     def act_batch(self, observations: np.ndarray, epsilon: float = 0.0) -> np.ndarray:

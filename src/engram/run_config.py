@@ -30,6 +30,8 @@ class RunConfig(NamedTuple):
     agent: Agent
     task: str
     env_kwargs: dict[str, Any]
+    wrappers: tuple[str, ...]
+    observe: tuple[str, ...]
     is_custom_task: bool
     """whether a function made the environment, which must be given again"""
     seeds: tuple[int, ...]
@@ -52,6 +54,8 @@ def describe(
         "options": dataclasses.asdict(agent),  # pyright: ignore[reportArgumentType]
         "task": task.name,
         "env_kwargs": dict(task.env_kwargs),
+        "wrappers": list(task.wrappers),
+        "observe": list(task.observe),
         "custom_task": not is_registered(task),
         "seeds": list(seeds),
         "steps": task.steps,
@@ -73,6 +77,8 @@ def read(folder: RunDir, agent: Agent | None = None) -> RunConfig:
             agent,
             config["task"],
             config.get("env_kwargs", {}),
+            tuple(config.get("wrappers", ())),
+            tuple(config.get("observe", ())),
             config["custom_task"],
             seed_numbers(list(config["seeds"])),
             config["steps"],
@@ -110,6 +116,8 @@ def check_same_env(path: str | Path, name: str, trained: Spec, spec: Spec) -> No
         "num_actions": "number of actions",
         "dtype": "observation dtype",
         "obs_leaves": "observation space",
+        "obs_path": "observed part",
+        "action_nvec": "action space",
     }
     for field, words in fields.items():
         before, now = getattr(trained, field), getattr(spec, field)
@@ -158,4 +166,6 @@ def _spec_from_json(saved: dict[str, Any]) -> Spec:
     high = tuple(np.inf if x is None else x for x in saved["high"])
     leaves = tuple(ObsLeaf(*map(tuple, leaf)) for leaf in saved["obs_leaves"])
     changes = {"shape": tuple(saved["shape"]), "low": low, "high": high, "obs_leaves": leaves}
+    for name in ("obs_path", "action_nvec", "action_start", "action_shape"):
+        changes[name] = tuple(saved.get(name, ()))
     return Spec(**saved | changes)  # pyright: ignore[reportArgumentType]

@@ -72,6 +72,8 @@ def train(
     use_gym: bool = False,
     hooks: Sequence[Hook] = (),
     env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[str | type] = (),
+    observe: Sequence[str] = (),
 ) -> Result:
     """Trains `agent` on `task`, one run for each seed, all runs in one program.
 
@@ -79,11 +81,12 @@ def train(
     function that makes an environment. `steps` counts the environment steps of one run, over all
     its `num_envs` environments. With `out`, a run folder is written there. `use_gym` steps
     Gymnasium's environment even where the task is also written in JAX. `env_kwargs` are arguments
-    of the environment of a maze, of a room or of `gym:ID`.
+    of the environment of a maze, of a room or of `gym:ID`. Of `gym:ID` alone `wrappers` are classes
+    around the environment, and `observe` the parts of dictionaries that are observed.
     """
     for name, value in (("num_envs", num_envs), ("steps", steps)):
         check_option(name, value, Count | None)
-    task = get_task(task, steps, env_kwargs)
+    task = get_task(task, steps, env_kwargs, wrappers, observe)
     if task.steps >= 2**31:
         raise EngramError(
             f"A run can have 2**31 - 1 steps at most, not {task.steps:,}: lower steps."
@@ -186,7 +189,7 @@ def load_training(
         known_task = Task(config.task, "", partial(_missing_env, config.task), config.steps)
     else:
         known_task = (
-            get_task(config.task, config.steps, config.env_kwargs)
+            get_task(config.task, config.steps, config.env_kwargs, config.wrappers, config.observe)
             if task is None
             else get_task(task, config.steps)
         )

@@ -1,6 +1,7 @@
 """The training loop: all runs advance together, are logged, saved and watched by hooks."""
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from jaxtyping import Float, PyTree
 from engram import runners
 from engram.envs import Task
 from engram.episode_stats import EpisodeStats, mean_without_nan
-from engram.errors import EngramError, Interrupted
+from engram.errors import EngramError, EngramWarning, Interrupted
 from engram.interrupts import interrupt_flag
 from engram.run_dir import RunDir
 from engram.types import Agent, Spec
@@ -116,6 +117,8 @@ class Training:
         self.timed_iterations = 0
         """iterations done in `train_seconds`: all but those that compiled"""
         self.is_compiled = False
+        self.is_checked_for_ends = False
+        """whether it was looked whether episodes end at all"""
         self.began = time.monotonic()
         """when the run would have begun, had it never been interrupted"""
 
@@ -203,12 +206,28 @@ class Training:
         metrics = self.runner.pop_metrics()
         self._check_finite(metrics)
         self.stats.log_point(metrics)
+        self._warn_of_endless_episodes()
         progress = self.progress()
         for hook in self.hooks.values():
             hook.on_log(self, progress)
         is_last = self.is_finished or self.stopped is not None  # which `run` saves
         if time.monotonic() >= self.next_checkpoint and not is_last:
             self.save()
+
+    def _warn_of_endless_episodes(self) -> None:
+        """Warns once, after a tenth of the run, if no episode has ended and there is no limit."""
+        is_due = self.runner.iteration * 10 >= self.spec.num_iterations
+        if self.is_checked_for_ends or not is_due:
+            return
+        self.is_checked_for_ends = True
+        if self.spec.max_episode_steps is None and self.stats.num_ended == 0:
+            warnings.warn(
+                f"No episode of {self.task.name} has ended in {self.step:,} steps, and it has no "
+                "time limit, so there may be no return to report: stop, and give it one with "
+                "--max-episode-steps (gym:ID) or gymnasium.wrappers.TimeLimit.",
+                EngramWarning,
+                stacklevel=2,
+            )
 
     def save(self) -> None:
         """Writes a checkpoint, the learning curves and the metrics."""

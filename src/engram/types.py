@@ -33,8 +33,16 @@ class Spec:
     """upper bound of uint8 observations"""
     obs_leaves: tuple[ObsLeaf, ...] = ()
     """leaves of the environment's own observation space, if it is flattened for the agent"""
+    obs_path: tuple[str, ...] = ()
+    """name of the one part that is observed, if observations are dictionaries of which one is"""
     action_offset: int = 0
     """the environment's number for the agent's action 0"""
+    action_nvec: tuple[int, ...] = ()
+    """numbers of choices, if an action of the environment is a combination of several"""
+    action_start: tuple[int, ...] = ()
+    """the smallest number of each choice"""
+    action_shape: tuple[int, ...] = ()
+    """of an action that is a combination of choices"""
     low: tuple[float, ...] = ()
     """lower bound of each number of the flattened observation; infinite if unknown"""
     high: tuple[float, ...] = ()

@@ -169,4 +169,5 @@ def test_a_point_of_the_curve_is_the_mean_return_of_the_last_ten_episodes():
     stats.log_point({"loss": np.array([1.0, 2.0])})
     assert stats.steps(3).tolist() == [15]
     assert stats.returns[0].tolist() == [18.5, 18.5]
-    assert stats.metric_rows([7, 8], 3)[1] == {"seed": 8, "step": 15, "loss": 2.0}
+    row = {"seed": 8, "step": 15, "completed_episodes": 24, "loss": 2.0}
+    assert stats.metric_rows([7, 8], 3)[1] == row

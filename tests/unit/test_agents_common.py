@@ -45,7 +45,11 @@ def test_truncation_is_terminal_as_the_option_says_else_as_the_task_does(option,
     assert is_terminal(agent, spec, timestep).tolist() == expected
     # The frame after a truncation is not stored, so with frame stacks it is always terminal.
     stacked = replace(spec, frame_stack=4)
-    assert is_terminal(agent, stacked, timestep).tolist() == [True, True, False]
+    if option is False:
+        with pytest.raises(EngramError, match="cannot be off where frames are stacked"):
+            is_terminal(agent, stacked, timestep)
+    else:
+        assert is_terminal(agent, stacked, timestep).tolist() == [True, True, False]
 
 
 # Exploration

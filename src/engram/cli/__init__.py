@@ -52,4 +52,5 @@ def print_error(error: BaseException, text: str = "", show_traceback: bool = Fal
         traceback.print_exception(error)
         return
     sentence = escape(text or str(error))
-    Console(stderr=True).print(f"[bold red]engram:[/] {sentence}", soft_wrap=True, highlight=False)
+    screen = Console(stderr=True, emoji=False)
+    screen.print(f"[bold red]engram:[/] {sentence}", soft_wrap=True, highlight=False)

@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 
 import tyro
 
-from engram.cli.evaluation import Doctor, Eval, List, Show
+from engram.cli.evaluation import Check, Doctor, Eval, List, Show
 from engram.cli.paper import Campaign, Report, Reproduce
 from engram.cli.play import Play
 from engram.cli.training import Resume, Train
@@ -19,6 +19,7 @@ COMMANDS: dict[str, type] = {
     "train": Train,
     "resume": Resume,
     "eval": Eval,
+    "check": Check,
     "list": List,
     "show": Show,
     "play": Play,
@@ -32,7 +33,7 @@ Reinforcement learning with episodic memory, many runs in one compiled program.
   engram train mbec++ cartpole-gaussian
   engram train dqn gym:Acrobot-v1 --seeds 5 --steps 5e4 --learning-rate 1e-3
   engram --version   (--traceback, with any command, shows where an error arose)"""
-SEVERAL_WORDS = ("env_kwargs",)
+SEVERAL_WORDS = ("env_kwargs", "wrapper", "observe")
 """options whose value may be several words, and which may be given more than once"""
 MARKERS = (
     tyro.conf.OmitArgPrefixes,

@@ -1,8 +1,8 @@
-"""The commands that train nothing: eval, list, show, doctor."""
+"""The commands that train nothing: eval, check, list, show, doctor."""
 
 from dataclasses import dataclass
 
-from engram.cli.training import use_device
+from engram.cli.training import read_task, use_device
 from engram.config import Count
 from engram.errors import EngramError
 
@@ -55,6 +55,33 @@ class Eval:
             frames, fps = record_episode(policies[best], run.task, best)
             save_video(frames, self.video, fps)
             print_line(f"One episode of seed {best}: {self.video}")
+
+
+@dataclass(frozen=True)
+class Check:
+    """Check an environment, and tell what agents see of it."""
+
+    task: str
+    """a name (engram list), gym:ID or atari:GAME"""
+    env_kwargs: str | None = None
+    """arguments of the environment: --env-kwargs size=7 trap=true"""
+    max_episode_steps: Count | None = None
+    """time limit of the environment of gym:ID, where it has none or another"""
+    wrapper: str | None = None
+    """wrappers module:Class around the environment of gym:ID, the innermost first"""
+    observe: str | None = None
+    """names of the parts of dictionaries that are observed, of gym:ID"""
+
+    def run(self) -> None:
+        from rich.console import Console
+
+        from engram.env_report import report
+        from engram.loggers.console import plain_warnings, print_pairs
+
+        task = read_task(self)
+        with plain_warnings(), Console(emoji=False).status("checking"):
+            found = report(task)
+        print_pairs(task.name, found)
 
 
 @dataclass(frozen=True)

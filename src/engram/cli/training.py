@@ -38,6 +38,12 @@ class Train:
     """environments per run, stepped together; if None 1, with frame stacks 4 per gradient step"""
     env_kwargs: str | None = None
     """arguments of the environment: --env-kwargs size=7 trap=true"""
+    max_episode_steps: Count | None = None
+    """time limit of the environment of gym:ID, where it has none or another"""
+    wrapper: str | None = None
+    """wrappers module:Class around the environment of gym:ID, the innermost first"""
+    observe: str | None = None
+    """names of the parts of dictionaries that are observed, of gym:ID"""
     preset: str | None = None
     """a named set of options (engram list)"""
     out: str | None = None
@@ -72,12 +78,10 @@ class Train:
 
     def run(self) -> None:
         from engram import training
-        from engram.envs import get_task
         from engram.loggers import console
 
         seeds = read_seeds(self.seeds, self.seed)
-        env_kwargs = read_env_kwargs(self.env_kwargs)
-        task = get_task(self.task, self.steps, env_kwargs)
+        task = read_task(self, self.steps)
         warn_of_no_learning(self.options, task, self.num_envs)
         name = "-".join([self.agent, task.name, *kwargs_words(task)])
         out = self.out or unused_path("runs", name)
@@ -96,6 +100,22 @@ class Train:
                 hooks=hooks,
             )
         console.print_result(result)
+
+
+def read_task(command: Any, steps: int | None = None) -> Any:
+    """The task of a command, with its environment's arguments, limit, wrappers and parts."""
+    from engram.envs import get_task
+
+    env_kwargs = read_env_kwargs(command.env_kwargs)
+    if command.max_episode_steps is not None:
+        if not command.task.startswith("gym:"):
+            raise EngramError(
+                f"--max-episode-steps is for gym:ID, and {command.task} has a limit of its own: "
+                "leave it out."
+            )
+        env_kwargs["max_episode_steps"] = command.max_episode_steps
+    wrappers, observe = (shlex.split(text or "") for text in (command.wrapper, command.observe))
+    return get_task(command.task, steps, env_kwargs, wrappers, observe)
 
 
 def read_env_kwargs(text: str | None) -> dict[str, Any]:

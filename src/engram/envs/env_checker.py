@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import DTypeLike
 
-from engram.envs.spaces import ObservationError, flatten_error
+from engram.envs.spaces import MAX_COMBINATIONS, ObservationError, flatten_error
 from engram.errors import EngramError
 from engram.types import Spec
 
@@ -188,8 +188,8 @@ def _action_space_error(space: Any) -> str | None:
             )
         case spaces.MultiDiscrete() | spaces.MultiBinary():
             return (
-                f"its action_space is {space}, but {remedy} "
-                "and give each combination a number of its own"
+                f"its action_space is {space}, and {remedy}: combinations are numbered only up to "
+                f"{MAX_COMBINATIONS:,}"
             )
         case None:
             return f"it has no action_space, and {remedy} in its __init__"

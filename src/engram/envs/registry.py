@@ -4,7 +4,7 @@ import importlib
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,14 +20,14 @@ from engram.envs.maze import gym_env as maze_env
 from engram.envs.maze.tasks import MAZE_TASKS, maze_task
 from engram.envs.pickup import gym_env as pickup_env
 from engram.envs.pickup.tasks import PICKUP_TASKS, pickup_task
-from engram.envs.spaces import wrap_spaces
+from engram.envs.spaces import SelectObservation, wrap_spaces
 from engram.envs.task import Task
 from engram.envs.wrappers import BernoulliReward, GaussianReward, RepeatedObservation
 from engram.errors import EngramError, nearest_names
 from engram.imports import working_directory_importable
 
 EnvFunction = Callable[..., gym.Env]
-RESERVED_KWARGS = {"id", "noise", "render_mode", "disable_env_checker"}
+RESERVED_KWARGS = {"id", "noise", "wrappers", "observe", "render_mode", "disable_env_checker"}
 """arguments of environments that Engram sets itself"""
 maze_env.register()
 pickup_env.register()
@@ -38,11 +38,15 @@ def get_task(
     task: str | Task | EnvFunction,
     steps: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    wrappers: Sequence[str | type] = (),
+    observe: Sequence[str] = (),
 ) -> Task:
     """The task of a name, of `gym:ID` or `atari:GAME`, or of a function that makes an environment.
 
     `steps` replaces the task's default, and `env_kwargs` arguments of the environment of a maze, of
-    a room or of `gym:ID`. No environment is made: `Task.inspect` finds its errors.
+    a room or of `gym:ID`. Of `gym:ID` alone `wrappers` are classes (`module:Class`) around the
+    environment, the innermost first, and `observe` are the parts of dictionaries that are observed.
+    No environment is made: `Task.inspect` finds its errors.
     """
     if steps is not None and (not isinstance(steps, int) or steps < 1):
         raise EngramError(f"A task cannot have steps={steps!r}: give a whole number above 0.")
@@ -52,6 +56,12 @@ def get_task(
         )
     if reserved := RESERVED_KWARGS & set(env_kwargs or {}):
         raise EngramError(f"{min(reserved)!r} cannot be one of env_kwargs: leave it out.")
+    if (wrappers or observe) and not (isinstance(task, str) and task.startswith("gym:")):
+        what = "wrappers" if wrappers else "observe"
+        raise EngramError(
+            f"Only environments by their Gymnasium id, gym:ID, can have {what}: leave it out, or "
+            "wrap the environment in the function that makes it."
+        )
     match task:
         case _ if env_kwargs and not isinstance(task, str):
             raise EngramError(
@@ -61,7 +71,9 @@ def get_task(
         case Task():
             result = task
         case str():
-            result = _named_task(task, dict(env_kwargs or {}))
+            names = tuple(map(_wrapper_name, _listed("wrappers", wrappers)))
+            parts = tuple(_listed("observe", observe))
+            result = _named_task(task, dict(env_kwargs or {}), names, parts)
         case function if callable(function):
             name = _function_name(function)
             result = Task(name, f"your own {name}", partial(_make_own, function, name))
@@ -90,7 +102,19 @@ def task_names() -> list[str]:
     return list(TASKS)
 
 
-def _named_task(name: str, env_kwargs: dict[str, Any]) -> Task:
+def _listed(option: str, names: Any) -> Sequence[Any]:
+    """The names, if they are a list of them and not one text."""
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise EngramError(f"{option} must be a list of names, not {names!r}: write [{names!r}].")
+    return names
+
+
+def _named_task(
+    name: str,
+    env_kwargs: dict[str, Any],
+    wrappers: tuple[str, ...] = (),
+    observe: tuple[str, ...] = (),
+) -> Task:
     if name in MAZE_TASKS and env_kwargs:
         return maze_task(name, env_kwargs)
     if name in PICKUP_TASKS and env_kwargs:
@@ -105,8 +129,14 @@ def _named_task(name: str, env_kwargs: dict[str, Any]) -> Task:
         id = name.removeprefix("gym:")
         with _gym_errors(id, "the import of its module"):
             _check_id(id)
-        make = partial(_make_gym, id, **env_kwargs)
-        return Task(name, f"Gymnasium's {id}", make, env_kwargs=tuple(env_kwargs.items()))
+        return Task(
+            name,
+            f"Gymnasium's {id}",
+            partial(_make_gym, id, wrappers=wrappers, observe=observe, **env_kwargs),
+            env_kwargs=tuple(env_kwargs.items()),
+            wrappers=wrappers,
+            observe=observe,
+        )
     if name in gym.registry and not _is_ale(name):
         hint = f" Write gym:{name}."
     elif game := _atari_game(name):
@@ -160,7 +190,13 @@ def _is_ale(id: str) -> bool:
 
 
 def _make_gym(
-    id: str, noise: Noise = NO_NOISE, *, render_mode: str | None = None, **options: Any
+    id: str,
+    noise: Noise = NO_NOISE,
+    *,
+    wrappers: Sequence[str] = (),
+    observe: Sequence[str] = (),
+    render_mode: str | None = None,
+    **options: Any,
 ) -> gym.Env:
     if render_mode is not None:  # some environments do not take this argument
         options["render_mode"] = render_mode
@@ -178,7 +214,41 @@ def _make_gym(
                 raise
             cause = "its __init__ takes no render_mode"
             raise EngramError(f"gym:{id} cannot be rendered: {cause}.") from error
+    for name in wrappers:
+        wrapper = _wrapper_class(name)
+        with env_errors(f"gym:{id}", f"the wrapper {name}"):
+            env = wrapper(env)
+    if observe:
+        env = SelectObservation(env, observe)
     return wrap_spaces(_add_noise(env, noise))
+
+
+def _wrapper_name(wrapper: str | type) -> str:
+    """The name `module:Class` of a wrapper."""
+    if isinstance(wrapper, type):
+        return f"{wrapper.__module__}:{wrapper.__qualname__}"
+    if not isinstance(wrapper, str) or not all(wrapper.partition(":")[::2]):
+        raise EngramError(f"A wrapper is a class or its name module:Class, not {wrapper!r}.")
+    return wrapper
+
+
+def _wrapper_class(name: str) -> type[gym.Wrapper]:
+    """The class of a wrapper, after importing its module."""
+    module, _, class_name = name.partition(":")
+    try:
+        with working_directory_importable():
+            found = getattr(importlib.import_module(module), class_name, None)
+    except ImportError as error:
+        raise EngramError(
+            f"The wrapper {name} cannot be imported ({one_line(error)}): install its module, or go "
+            "to the folder that holds it."
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, gym.Wrapper)):
+        raise EngramError(
+            f"The module {module} has no wrapper {class_name!r}: name a class derived from "
+            "gymnasium.Wrapper, at the top level of the module."
+        )
+    return found
 
 
 def _check_id(id: str) -> None:

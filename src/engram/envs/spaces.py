@@ -35,6 +35,8 @@ def wrap_spaces(env: gym.Env) -> gym.Env:
     actions = getattr(env, "action_space", None)
     if isinstance(actions, spaces.Discrete) and actions.start != 0:
         env = OffsetAction(env)
+    if isinstance(actions, CombinedSpace) and num_combinations(actions) <= MAX_COMBINATIONS:
+        env = CombineActions(env)
     return env
 
 
@@ -69,6 +71,78 @@ class OffsetAction(gym.ActionWrapper, gym.utils.RecordConstructorArgs):
 
     def action(self, action: Any) -> Any:
         return action + self.action_offset
+
+
+class CombineActions(gym.ActionWrapper, gym.utils.RecordConstructorArgs):
+    """Numbers the combinations of a `MultiDiscrete` or `MultiBinary` action space from 0."""
+
+    def __init__(self, env: gym.Env):
+        gym.utils.RecordConstructorArgs.__init__(self)
+        gym.ActionWrapper.__init__(self, env)
+        actions = env.action_space
+        assert isinstance(actions, CombinedSpace)
+        self.action_nvec, self.action_start = combined_choices(actions)
+        self.action_space = spaces.Discrete(num_combinations(actions))
+        self.action_shape: tuple[int, ...] = actions.shape
+        self._dtype = actions.dtype
+
+    def action(self, action: Any) -> np.ndarray:
+        choices = split_action(self.action_nvec, self.action_start, action)
+        return choices.reshape(self.action_shape).astype(self._dtype)
+
+
+CombinedSpace = spaces.MultiDiscrete | spaces.MultiBinary
+MAX_COMBINATIONS = 4_096
+"""actions at most that combinations are numbered as"""
+
+
+def combined_choices(space: CombinedSpace) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The numbers of choices whose combinations are actions, and their smallest numbers."""
+    if isinstance(space, spaces.MultiBinary):
+        count = math.prod(space.shape)
+        return (2,) * count, (0,) * count
+    start = np.broadcast_to(space.start, space.nvec.shape)
+    return tuple(map(int, space.nvec.ravel())), tuple(map(int, start.ravel()))
+
+
+def num_combinations(space: CombinedSpace) -> int:
+    return math.prod(combined_choices(space)[0])
+
+
+def split_action(nvec: Sequence[int], start: Sequence[int], action: int | np.ndarray) -> np.ndarray:
+    """The choices of a numbered combination, along a last axis; the last one varies fastest."""
+    return np.stack(np.unravel_index(action, nvec), axis=-1) + np.array(start)
+
+
+class SelectObservation(gym.ObservationWrapper, gym.utils.RecordConstructorArgs):
+    """Keeps some parts of a dictionary; a single one becomes the observation itself."""
+
+    def __init__(self, env: gym.Env, names: Sequence[str]):
+        gym.utils.RecordConstructorArgs.__init__(self, names=names)
+        gym.ObservationWrapper.__init__(self, env)
+        space = env.observation_space
+        if not isinstance(space, spaces.Dict):
+            raise EngramError(
+                f"Parts to observe are those of a dictionary, but observations are "
+                f"{type(space).__name__}: leave observe out."
+            )
+        if unknown := [name for name in names if name not in space.spaces]:
+            raise EngramError(
+                f"Observations have no part {unknown[0]!r}: choose of {', '.join(space.spaces)}."
+            )
+        self.obs_path = (names[0],) if len(names) == 1 else ()
+        kept = {name: space[name] for name in names}
+        self.observation_space = space[names[0]] if self.obs_path else spaces.Dict(kept)
+
+    def observation(self, observation: Any) -> Any:
+        if self.obs_path:
+            return select_part(self.obs_path, observation)
+        return {name: observation[name] for name in self.observation_space.spaces}  # pyright: ignore
+
+
+def select_part(path: tuple[str, ...], observation: Any) -> Any:
+    """The part of an observation that is observed; what is no dictionary is that part already."""
+    return _get_leaf(observation, path) if isinstance(observation, Mapping) else observation
 
 
 def find_wrapper(env: gym.Env, kind: type[AnyWrapper]) -> AnyWrapper | None:
@@ -129,14 +203,18 @@ def _leaf_error(space: spaces.Space) -> str | None:
     match space:
         case spaces.Box() if space.dtype == np.uint8 and is_image(Spec(space.shape, 1, "uint8")):
             return (
-                "an image, which cannot be flattened: make it the only observation or leave it out"
+                "an image, which cannot be flattened: choose parts with observe (--observe NAME), "
+                "make it the only observation or leave it out"
             )
         case spaces.Box() | spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary():
             return None
         case spaces.Dict() | spaces.Tuple():
             return f"{kind} that is empty or has keys other than str and int: change it"
         case _:
-            return f"{kind}, which is no array of numbers: leave it out or encode it"
+            return (
+                f"{kind}, which is no array of numbers: choose other parts with observe "
+                "(--observe NAME), leave it out or encode it"
+            )
 
 
 def _obs_leaf(path: Path, space: spaces.Space) -> ObsLeaf:

@@ -15,7 +15,13 @@ from engram.encoders import is_image
 from engram.envs.atari import FRAME_SKIP, MAX_FRAMES, AtariGame
 from engram.envs.classic_control import NO_NOISE
 from engram.envs.env_checker import check_env, check_spaces, env_errors
-from engram.envs.spaces import FlattenObservation, OffsetAction, find_wrapper
+from engram.envs.spaces import (
+    CombineActions,
+    FlattenObservation,
+    OffsetAction,
+    SelectObservation,
+    find_wrapper,
+)
 from engram.errors import EngramWarning
 from engram.types import JaxEnv, Spec
 
@@ -46,6 +52,10 @@ class Task:
     """`params` of `jax_env`"""
     env_kwargs: tuple[tuple[str, Any], ...] = ()
     """arguments of the environment that differ from those of the task of this name"""
+    wrappers: tuple[str, ...] = ()
+    """classes `module:Class` around a Gymnasium environment, the innermost first"""
+    observe: tuple[str, ...] = ()
+    """parts of dictionaries that are observed; all if empty"""
     atari: AtariGame | None = None
     """the game, if it is one of Atari"""
     frame_stack: int = 0
@@ -92,13 +102,18 @@ class Task:
         # Images have no bounds: hashing a tuple of thousands of them would be slow.
         has_bounds = not (is_uint8 and len(space.shape) > 1)
         flatten, offset = find_wrapper(env, FlattenObservation), find_wrapper(env, OffsetAction)
+        selected, combined = find_wrapper(env, SelectObservation), find_wrapper(env, CombineActions)
         return Spec(
             shape=space.shape,
             num_actions=int(actions.n),
             dtype="uint8" if is_uint8 else "float32",
             pixel_max=max(1, int(space.high.max())) if is_uint8 else 255,
             obs_leaves=flatten.obs_leaves if flatten else (),
+            obs_path=selected.obs_path if selected else (),
             action_offset=offset.action_offset if offset else 0,
+            action_nvec=combined.action_nvec if combined else (),
+            action_start=combined.action_start if combined else (),
+            action_shape=combined.action_shape if combined else (),
             low=(self.low or _bounds(space.low)) if has_bounds else (),
             high=(self.high or _bounds(space.high)) if has_bounds else (),
             max_episode_steps=MAX_FRAMES // FRAME_SKIP if self.atari else _time_limit(env),

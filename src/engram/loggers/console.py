@@ -3,13 +3,14 @@
 import math
 import shlex
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
 from jaxtyping import Float
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
@@ -31,7 +32,7 @@ class ProgressBar(Hook):
     def __init__(self, title: str | None = None):
         self.title = title
         """what is trained; agent, task and seeds if None"""
-        self.screen = Console()
+        self.screen = Console(emoji=False)
         self.tenths_printed = -1
         self.bar = RichProgress(
             BarColumn(bar_width=None),
@@ -102,7 +103,7 @@ def _time_left(progress: Progress) -> list[str]:
 
 def print_result(result: Result) -> None:
     """Print a training's returns, where its files are, and what to try next."""
-    screen = Console()
+    screen = Console(emoji=False)
     summary = result.summary
     name = agent_name(result.agent)
     size = f"{count_seeds(len(result.seeds))}, {result.task.format_steps(result.steps)} each"
@@ -126,13 +127,19 @@ def print_result(result: Result) -> None:
     if math.isnan(summary["final"]["mean"]):
         hint = (
             "In some seed no episode has ended, so there is no return: train longer (steps are "
-            "counted over all environments of a run), or, if its episodes never end, wrap it in "
-            "gymnasium.wrappers.TimeLimit."
+            "counted over all environments of a run), or, if its episodes never end, give it a "
+            "limit: --max-episode-steps for gym:ID, else gymnasium.wrappers.TimeLimit."
         )
         screen.print(hint, style="yellow", highlight=False)
     rival = "mbec++" if name == "dqn" else "dqn"
-    arguments = [shlex.quote(f"{key}={value}") for key, value in result.task.env_kwargs]
-    task = " ".join([result.task.name, *(["--env-kwargs"] if arguments else []), *arguments])
+    words = [result.task.name]
+    for option, values in (
+        ("--env-kwargs", [f"{key}={value}" for key, value in result.task.env_kwargs]),
+        ("--wrapper", result.task.wrappers),
+        ("--observe", result.task.observe),
+    ):
+        words += [option, *values] if values else []
+    task = shlex.join(words)
     play = f"engram eval {result.folder} --video episode.gif"
     for line in (
         f"Learning curve: {result.folder}/curves.png",
@@ -143,7 +150,7 @@ def print_result(result: Result) -> None:
 
 def print_warning(text: str) -> None:
     """Print to stderr what the user may not have meant."""
-    Console(stderr=True).print(text, style="yellow", highlight=False, soft_wrap=True)
+    Console(stderr=True, emoji=False).print(text, style="yellow", highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -163,9 +170,17 @@ def plain_warnings() -> Iterator[None]:
         yield
 
 
+def print_pairs(title: str, pairs: Mapping[str, str]) -> None:
+    """Print names and what is to be said of each."""
+    table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
+    for name, text in pairs.items():
+        table.add_row(f"[bold]{escape(name)}[/]", escape(text))
+    Console(emoji=False).print(table)
+
+
 def print_line(*words: str) -> None:
     """Print a line as it is, however long."""
-    Console().print(*words, highlight=False, soft_wrap=True)
+    Console(emoji=False).print(*words, highlight=False, soft_wrap=True)
 
 
 def count_seeds(count: int) -> str:
@@ -186,7 +201,7 @@ def print_evaluation(title: str, returns: dict[int, np.ndarray]) -> None:
         spread = format_interval(*interval(values, mean)) if len(values) > 1 else "–"
         numbers = [format_return(x) for x in (values.mean(), values.min(), values.max())]
         table.add_row(label, numbers[0], spread, *numbers[1:])
-    Console().print(table)
+    Console(emoji=False).print(table)
 
 
 def print_agents_and_tasks() -> None:
@@ -212,12 +227,12 @@ def print_agents_and_tasks() -> None:
         table.show_header, table.pad_edge = False, False
         for name, about in rows.items():
             table.add_row(f"  {name}", about)
-        Console().print(table, "")
+        Console(emoji=False).print(table, "")
 
 
 def print_claims(rows: list[list[str]]) -> None:
     """Print experiments with their state, and below each its claims and their verdicts."""
-    screen = Console()
+    screen = Console(emoji=False)
     for experiment, state, claim, verdict in rows:
         if experiment:
             screen.print(f"[bold]{experiment}[/]: {state}", highlight=False, soft_wrap=True)
@@ -228,7 +243,7 @@ def print_claims(rows: list[list[str]]) -> None:
 def print_options(name: str) -> None:
     """Print an agent's options with default and meaning, and what each preset changes."""
     kind = agent_class(name)
-    screen = Console()
+    screen = Console(emoji=False)
     own = default_preset(name)
     families = {"Atari": "atari", "mazes": "maze", "3D navigation": "pickup"}
     on_tasks = {tasks: default_preset(name, preset) for tasks, preset in families.items()}
