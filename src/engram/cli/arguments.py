@@ -4,10 +4,12 @@ import dataclasses
 import shlex
 from collections import deque
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import Any, get_type_hints
 
 import tyro
 
+from engram.cli.config_file import parse_options, read_config_file
 from engram.cli.evaluation import Check, Doctor, Eval, List, Show
 from engram.cli.paper import Campaign, Report, Reproduce
 from engram.cli.play import Play
@@ -55,16 +57,31 @@ def read_command(arguments: list[str]) -> Any:
     command = COMMANDS[name]
     first_flag = next((i for i, word in enumerate(rest) if word.startswith("-")), len(rest))
     names, flags = rest[:first_flag], rest[first_flag:]
+    file = None
+    if command is Train and not wants_help and (path := config_path(flags)) is not None:
+        file = read_config_file(path)
+        names = names or [file.agent, file.task]
     if not wants_help:
         check_names(name, command, names)
     kinds = option_types(command)
     if command is Train and names:
         kinds |= agent_option_types(names[0], kinds)
     options = read_options(flags, kinds, f"engram {' '.join([name, *names])} --help")
+    if file is not None:
+        options = parse_options(file, kinds) | options
     if command is Train and names:
         command = Train.with_agent_options(*names[:2], preset=options.get("preset"))
     flags = [f"--{option.replace('_', '-')}={value}" for option, value in options.items()]
     return call_tyro(COMMANDS | {name: command}, [name, *names, *flags, *["--help"] * wants_help])
+
+
+def config_path(flags: list[str]) -> str | None:
+    """The value of --config, if it is among the words."""
+    for word, following in pairwise([*flags, ""]):
+        flag, equals, value = word.partition("=")
+        if flag == "--config":
+            return value if equals else following
+    return None
 
 
 def call_tyro(commands: dict[str, type], arguments: list[str]) -> Any:

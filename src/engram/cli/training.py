@@ -54,6 +54,9 @@ class Train:
     """write returns and metrics for TensorBoard too (pip install tensorboard)"""
     device: str | None = None
     """cpu, gpu or tpu; the fastest available if None"""
+    config: str | None = None
+    """a TOML file, a run folder or its config.json with agent, task and options, instead of them;
+    options beside it come first"""
     options: ClassVar[Any] = None  # the agent with its options; a field once its name is known
 
     @classmethod
