@@ -22,6 +22,8 @@ MIN_LOG_POINTS = 100
 """a learning curve has at least this many points, if it has as many iterations"""
 MAX_LOG_INTERVAL = 1_000
 """iterations between two log points at most"""
+MIN_ITERATIONS_TO_END = 100
+"""iterations after which some episode may be expected to have ended"""
 CHECKPOINT_SECONDS = 60.0
 """seconds between two checkpoints at least"""
 CHECKPOINT_RATIO = 20
@@ -216,7 +218,8 @@ class Training:
 
     def _warn_of_endless_episodes(self) -> None:
         """Warns once, after a tenth of the run, if no episode has ended and there is no limit."""
-        is_due = self.runner.iteration * 10 >= self.spec.num_iterations
+        done = self.runner.iteration
+        is_due = done >= MIN_ITERATIONS_TO_END and done * 10 >= self.spec.num_iterations
         if self.is_checked_for_ends or not is_due:
             return
         self.is_checked_for_ends = True

@@ -149,10 +149,10 @@ def test_a_run_without_ends_is_told_after_a_tenth(in_folder):
         def on_log(self, run, progress):
             steps.append(progress.step)
 
-    with pytest.warns(EngramWarning, match="No episode of .* has ended in 20 steps") as caught:
-        engram.train("random", ID, seeds=1, steps=200, observe=["image"], hooks=[Steps()])
+    with pytest.warns(EngramWarning, match="No episode of .* has ended in 200 steps") as caught:
+        engram.train("random", ID, seeds=1, steps=2_000, observe=["image"], hooks=[Steps()])
     assert len(caught) == 1
-    assert steps[-1] == 200
+    assert steps[-1] == 2_000
 
 
 # Combinations of choices
