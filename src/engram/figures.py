@@ -27,7 +27,16 @@ COLOURS = {
     "random": "#8C8C8C",
 }
 """Okabe and Ito's, distinguishable by the colour-blind"""
-EXTRA_COLOURS = ("#117733", "#882255", "#AA8800", "#44AA99", "#AA4499", "#661100")
+EXTRA_COLOURS = (
+    "#117733",
+    "#882255",
+    "#AA8800",
+    "#44AA99",
+    "#AA4499",
+    "#661100",
+    "#EE6677",
+    "#4477AA",
+)
 """Paul Tol's, for labels that are no agents"""
 PROMINENT = "mbec++"
 DARK, GREY = "#222222", "#666666"
@@ -53,7 +62,7 @@ def learning_curves(
         # The legend has the order of the curves' ends.
         highest_first = sorted(lines, key=lambda label: _last_height(lines[label]), reverse=True)
         _legend(figure, {label: lines[label] for label in highest_first}, "outside right center")
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_grid(
@@ -62,16 +71,16 @@ def plot_grid(
     """Draws one panel per task, as `learning_curves` but without single seeds, and one legend."""
     labels = list(dict.fromkeys(label for curves in panels.values() for label in curves))
     columns = max(1, min(columns, len(panels)))
-    figure, axes = _subplots(len(panels), columns, (2.7, 2.05), 0.3)
+    figure, axes = grid_of_axes(len(panels), columns, (2.7, 2.05), 0.3)
     palette, lines = colours(labels), {}
     for ax, (title, curves) in zip(axes, panels.items(), strict=False):
         lines |= _draw_curves(ax, curves, palette, draw_seeds=False)
-        _panel_title(ax, title)
+        panel_title(ax, title)
     y_label = Y_LABEL if len(panels) > columns else Y_LABEL.replace(", ", ",\n")
-    _outer_labels(figure, X_LABEL, y_label)
+    outer_labels(figure, X_LABEL, y_label)
     legend = {label: lines[label] for label in labels}
     _legend(figure, legend, "outside upper center", ncols=2 * columns)
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_panels(
@@ -79,14 +88,14 @@ def plot_panels(
 ) -> None:
     """Draws panels of curves as `plot_grid`, each with its own legend and label of the x axis."""
     columns = max(1, min(columns, len(panels)))
-    figure, axes = _subplots(len(panels), columns, (3.3, 2.7), 0.4)
+    figure, axes = grid_of_axes(len(panels), columns, (3.3, 2.7), 0.4)
     for ax, (title, (x_label, curves)) in zip(axes, panels.items(), strict=False):
         lines = _draw_curves(ax, curves, colours(curves), draw_seeds=False)
-        _panel_title(ax, title)
+        panel_title(ax, title)
         ax.set_xlabel(x_label, fontsize=8, color=GREY)
         style: Any = {"frameon": False, "fontsize": 7, "labelcolor": DARK, "handlelength": 1.2}
         ax.legend(list(lines.values()), list(lines), **style)
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_shares(
@@ -118,20 +127,20 @@ def plot_series(
     labels = list(dict.fromkeys(label for series in panels.values() for label in series))
     columns = max(1, min(columns, len(panels)))
     panel_size = (3.0, 2.3) if len(panels) > 1 else (5.6, 3.2)
-    figure, axes = _subplots(len(panels), columns, panel_size, 0.4)
+    figure, axes = grid_of_axes(len(panels), columns, panel_size, 0.4)
     palette, lines = colours(labels), {}
     for ax, (title, series) in zip(axes, panels.items(), strict=False):
         for label, (x, y) in series.items():
             colour = palette[label]
             ax.fill_between(x, y.min(axis=0), y.max(axis=0), color=colour, alpha=0.15, linewidth=0)
             (lines[label],) = ax.plot(x, y.mean(axis=0), color=colour, linewidth=1.4)
-        _style(ax)
-        _panel_title(ax, title)
+        style_axes(ax)
+        panel_title(ax, title)
         if limits:
             ax.set_ylim(*limits)
-    _outer_labels(figure, x_label, y_label)
+    outer_labels(figure, x_label, y_label)
     _legend(figure, lines, "outside upper center", ncols=max(3, 2 * columns))
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_bars(
@@ -162,7 +171,7 @@ def plot_bars(
     axes.set_xlabel(x_label, fontsize=9, color=GREY)
     axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=DARK)
     axes.legend(frameon=False, fontsize=9, labelcolor=DARK)
-    _save(figure, path)
+    save(figure, path)
 
 
 def plot_trajectories(
@@ -190,7 +199,7 @@ def plot_trajectories(
     map_axes.set_title("value by memory", loc="left", fontsize=9, fontweight="bold", color=DARK)
     map_axes.tick_params(colors=GREY, labelsize=7)
     figure.colorbar(image, ax=map_axes).ax.tick_params(labelsize=7, colors=GREY)
-    _save(figure, path)
+    save(figure, path)
 
 
 def colours(labels: Iterable[str]) -> dict[str, str]:
@@ -201,7 +210,7 @@ def colours(labels: Iterable[str]) -> dict[str, str]:
     return {label: extra.get(label) or COLOURS[label.lower()] for label in labels}
 
 
-def _subplots(
+def grid_of_axes(
     panels: int, columns: int, panel_size: tuple[float, float], margin: float
 ) -> tuple[Figure, Any]:
     """A figure with axes for all panels; axes left over are invisible."""
@@ -215,11 +224,11 @@ def _subplots(
     return figure, axes
 
 
-def _panel_title(ax: Axes, title: str) -> None:
+def panel_title(ax: Axes, title: str) -> None:
     ax.set_title(title, loc="left", fontsize=9.5, fontweight="bold", color=DARK)
 
 
-def _outer_labels(figure: Figure, x_label: str, y_label: str) -> None:
+def outer_labels(figure: Figure, x_label: str, y_label: str) -> None:
     figure.supxlabel(x_label, fontsize=9, color=GREY)
     figure.supylabel(y_label, fontsize=9, color=GREY)
 
@@ -239,13 +248,13 @@ def _draw_curves(
         band: Any = {"color": colour, "alpha": 0.2, "linewidth": 0, "zorder": zorder - 1}
         axes.fill_between(steps, low, high, **band)
         (lines[label],) = axes.plot(steps, mean, color=colour, linewidth=width, zorder=zorder)
-    _style(axes)
+    style_axes(axes)
     ends = [steps[-1] for seeds in curves.values() for steps, _ in seeds.values() if len(steps)]
     axes.set_xlim(0, max(ends, default=1) or 1)
     return lines
 
 
-def _style(axes: Axes) -> None:
+def style_axes(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#AAAAAA")
     axes.tick_params(colors=GREY, labelsize=8, length=3, width=0.6)
@@ -279,7 +288,7 @@ def _legend(figure: Figure, lines: Mapping[str, Line2D], loc: Any, ncols: int = 
         line.set_linewidth(3)
 
 
-def _save(figure: Figure, path: str | Path) -> None:
+def save(figure: Figure, path: str | Path) -> None:
     path = Path(path)
     figure.get_layout_engine().set(w_pad=0.08, h_pad=0.06)  # pyright: ignore
     canvas, suffix = FigureCanvasAgg(figure), path.suffix.lower()[1:]

@@ -1,15 +1,19 @@
-"""Statistics over seeds: interquartile means, bootstrap intervals, areas under learning curves."""
+"""Statistics over seeds: means, bootstrap intervals, paired tests, areas under learning curves."""
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
-from scipy.stats import trim_mean
+from scipy.stats import permutation_test, trim_mean
 
 from engram.errors import EngramError
 from engram.run_dir import Curves
+
+MIN_SEEDS = 5
+"""with fewer seeds a bootstrap interval is much too narrow, so comparisons show the seeds"""
 
 
 def mean(returns: ArrayLike, axis: int | None = None) -> Any:
@@ -38,6 +42,43 @@ def interval(
     samples = table[np.arange(tasks)[:, None], indices].reshape(resamples, -1)
     low, high = np.quantile(statistic(samples, axis=-1), _quantiles(level))
     return float(low), float(high)
+
+
+def permutation_p(
+    differences: ArrayLike, alternative: Literal["two-sided", "greater", "less"] = "two-sided"
+) -> float:
+    """The p-value of a paired permutation test, which flips the signs of the differences."""
+    differences = np.asarray(differences, float)
+    if not np.any(differences):
+        return 1.0
+    if len(differences) == 1:  # SciPy needs two
+        return 0.5 if alternative == ("greater" if differences[0] > 0 else "less") else 1.0
+    result = permutation_test(
+        (differences,),
+        np.mean,
+        permutation_type="samples",
+        alternative=alternative,
+        rng=0,
+        vectorized=True,
+    )
+    return float(result.pvalue)
+
+
+def probability_of_improvement(returns: ArrayLike, baseline: ArrayLike) -> float:
+    """The share of pairs of a return and a baseline's that the return wins; a tie is half a win."""
+    differences = np.subtract.outer(np.asarray(returns, float), np.asarray(baseline, float))
+    return float(np.mean((np.sign(differences) + 1) / 2))
+
+
+def running_mean(returns: Float[np.ndarray, "T"], points: int) -> Float[np.ndarray, "T"]:
+    """The mean of each point and up to `points` - 1 before it; NaN before the first return."""
+    smooth = np.full(len(returns), np.nan)
+    is_known = ~np.isnan(returns)
+    known = returns[is_known]
+    first = np.maximum(np.arange(len(known)) - points + 1, 0)
+    sums = np.concatenate([[0.0], np.cumsum(known)])
+    smooth[is_known] = (sums[1:] - sums[first]) / (np.arange(len(known)) - first + 1)
+    return smooth
 
 
 def area(steps: Float[np.ndarray, "T"], returns: Float[np.ndarray, "T"]) -> float:
@@ -89,6 +130,18 @@ def mean_curve(
     weights = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds
     low, high = np.quantile(weights @ returns, _quantiles(level), axis=0)
     return steps, returns.mean(axis=0), low, high
+
+
+def format_interval(low: float, high: float) -> str:
+    """Two bounds in words."""
+    return f"{format_return(low)} to {format_return(high)}"
+
+
+def format_return(x: float) -> str:
+    """A number with one decimal, or with three digits if it is small; a dash for NaN."""
+    if math.isnan(x):
+        return "–"
+    return f"{x:.1f}" if abs(x) >= 10 or x == 0 else f"{x:.3g}"
 
 
 def _describe(

@@ -6,12 +6,12 @@ import pytest
 
 from engram.agents import make
 from engram.envs import get_task
+from engram.page import Heading, Image, Table, Text, to_html, to_markdown
 from engram.paper import experiments, report
 from engram.paper.convergence import CONVERGENCE, POINTS, fixed_start_task, relative_errors
 from engram.paper.descriptions import describe_machines, describe_preset
 from engram.paper.experiment import ClaimVerdict, ExperimentResults
 from engram.paper.noisy_control import NOISY, NOISY_CONTROL, RIVALS
-from engram.paper.page import Heading, Image, Table, Text, to_html, to_markdown
 from engram.paper.runs import Run, RunResult, differing_options
 from engram.paper.verdicts import Comparison, verdict
 

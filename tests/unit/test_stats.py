@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 
 from engram.errors import EngramError
-from engram.stats import area, interval, iqm, mean, mean_curve, summary
+from engram.stats import (
+    area,
+    format_return,
+    interval,
+    iqm,
+    mean,
+    mean_curve,
+    permutation_p,
+    probability_of_improvement,
+    running_mean,
+    summary,
+)
 
 
 def test_iqm_drops_a_quarter_at_each_end():
@@ -154,3 +165,34 @@ def test_mean_curve_without_returns_is_empty():
         0,
     ]
     assert [len(part) for part in mean_curve({})] == [0, 0, 0, 0]
+
+
+def test_two_sided_p_value_by_hand():
+    # of the eight flips of (1, 2, 4) the identity is as large, and its opposite as small
+    assert permutation_p([1.0, 2.0, 4.0]) == pytest.approx(2 / 8)
+    assert permutation_p([1.0, 2.0, 4.0], "greater") == pytest.approx(1 / 8)
+    assert permutation_p([1.0, -1.0]) == 1.0
+    assert permutation_p([3.0]) == 1.0
+    assert permutation_p([3.0], "greater") == 0.5
+    assert permutation_p([0.0, 0.0]) == 1.0
+
+
+def test_probability_of_improvement_counts_pairs_and_half_of_ties():
+    # 3 beats 1 and 2, 2 beats 1 and ties with 2
+    assert probability_of_improvement([3.0, 2.0], [1.0, 2.0]) == 3.5 / 4
+    assert probability_of_improvement([5.0], [5.0, 5.0]) == 0.5
+
+
+def test_running_mean_looks_back_and_starts_at_the_first_return():
+    returns = np.array([math.nan, 2.0, 4.0, 9.0, 5.0])
+    np.testing.assert_allclose(running_mean(returns, 1), returns)
+    np.testing.assert_allclose(running_mean(returns, 3), [math.nan, 2.0, 3.0, 5.0, 6.0])
+    np.testing.assert_allclose(running_mean(returns, 99), [math.nan, 2.0, 3.0, 5.0, 5.0])
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(200, "200.0"), (0, "0.0"), (-12.34, "-12.3"), (0.1234, "0.123"), (math.nan, "–")],
+)
+def test_returns_have_one_decimal_or_three_digits(number, text):
+    assert format_return(number) == text

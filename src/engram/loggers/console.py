@@ -20,7 +20,7 @@ from engram.config import field_docs
 from engram.envs import get_task, task_names
 from engram.errors import EngramWarning
 from engram.provenance import memory_in_use, memory_size
-from engram.stats import interval, mean
+from engram.stats import format_interval, format_return, interval, mean
 from engram.training import Result
 from engram.training_loop import Hook, Progress, Training
 
@@ -268,15 +268,3 @@ def _headline(kind: type) -> str:
 
 def _flag(option: str) -> str:
     return f"--{option.replace('_', '-')}"
-
-
-def format_interval(low: float, high: float) -> str:
-    """Two bounds in words."""
-    return f"{format_return(low)} to {format_return(high)}"
-
-
-def format_return(x: float) -> str:
-    """A number with one decimal, or with three digits if it is small; a dash for NaN."""
-    if math.isnan(x):
-        return "–"
-    return f"{x:.1f}" if abs(x) >= 10 or x == 0 else f"{x:.3g}"

@@ -8,6 +8,7 @@ import numpy as np
 
 from engram.envs.atari import FRAME_SKIP, PROTOCOLS
 from engram.files import atomic_write
+from engram.page import markdown_table
 from engram.paper import atari_scores, validation
 from engram.paper.atari_runs import (
     PLAN,
@@ -19,7 +20,6 @@ from engram.paper.atari_runs import (
     other_options,
     read_rows,
 )
-from engram.paper.page import markdown_table
 
 MARK = "†"
 """marks rows with other options than a run would have now"""

@@ -10,7 +10,7 @@ import numpy as np
 
 from engram.envs.atari import FRAME_SKIP
 from engram.figures import plot_bars, plot_grid
-from engram.paper.page import markdown_table
+from engram.page import markdown_table
 from engram.stats import iqm
 
 DATA = Path(__file__).parent.parent / "data"

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from engram.files import atomic_write
+from engram.page import markdown_table
 from engram.paper.descriptions import describe_machines, preset_rows
 from engram.paper.maze import (
     AGENTS,
@@ -25,7 +26,6 @@ from engram.paper.maze import (
     WITHIN,
     steps_to_complete,
 )
-from engram.paper.page import markdown_table
 from engram.paper.runs import RunResults, load_all
 from engram.stats import interval, mean
 

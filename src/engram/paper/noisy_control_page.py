@@ -9,6 +9,7 @@ import numpy as np
 from engram.agents import make
 from engram.figures import plot_grid
 from engram.files import atomic_write
+from engram.page import markdown_table
 from engram.paper.descriptions import describe_layers, describe_machines, describe_preset
 from engram.paper.noisy_control import (
     AGENTS,
@@ -18,7 +19,6 @@ from engram.paper.noisy_control import (
     NOISY,
     classic_runs,
 )
-from engram.paper.page import markdown_table
 from engram.paper.runs import Run, RunResult, load
 from engram.stats import interval, iqm, mean
 from engram.types import Agent

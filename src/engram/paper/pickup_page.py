@@ -9,10 +9,10 @@ import numpy as np
 
 from engram.figures import plot_panels
 from engram.files import atomic_write
+from engram.page import markdown_table
 from engram.paper.descriptions import describe_machines
 from engram.paper.miniworld import FOLDER, NUMBERS, PICTURE, TOLERANCE
 from engram.paper.miniworld_learning import MINIWORLD, OURS
-from engram.paper.page import markdown_table
 from engram.run_dir import Curves
 from engram.stats import area, interval, mean
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from engram.errors import EngramError
 from engram.files import atomic_write
+from engram.page import Block, Heading, Image, Table, Text, to_html, to_markdown
 from engram.paper import atari_page, maze_page, noisy_control_page, pickup_page
 from engram.paper.descriptions import (
     describe_environments,
@@ -14,7 +15,6 @@ from engram.paper.descriptions import (
 )
 from engram.paper.experiment import ClaimVerdict, Experiment
 from engram.paper.experiments import EXPERIMENTS
-from engram.paper.page import Block, Heading, Image, Table, Text, to_html, to_markdown
 from engram.paper.verdicts import MISSING, RULE, Comparison, holm, verdict
 
 TITLE = "The paper, tested"

@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import binomtest, permutation_test
+from scipy.stats import binomtest
 
-from engram.stats import interval, mean
+from engram.stats import interval, mean, permutation_p
 
 HOLDS, FAILS, UNDECIDED, MISSING = "holds", "does not hold", "undecided", "not run yet"
 ALPHA = 0.05
@@ -44,7 +44,7 @@ def compare(what: str, ours: ArrayLike, theirs: ArrayLike) -> Comparison:
     """Tests whether `ours` exceeds `theirs`, paired by seed."""
     differences = np.asarray(ours, float) - np.asarray(theirs, float)
     low, high = interval(differences, mean)
-    p_for, p_against = _permutation_p(differences, "greater"), _permutation_p(differences, "less")
+    p_for, p_against = permutation_p(differences, "greater"), permutation_p(differences, "less")
     return Comparison(what, float(differences.mean()), low, high, p_for, p_against)
 
 
@@ -68,22 +68,6 @@ def compare_exactly(what: str, value: float, claimed: float) -> Comparison:
     """Compares two numbers that do not depend on chance."""
     is_equal = value == claimed
     return Comparison(what, value, value, value, 1.0 - is_equal, float(is_equal))
-
-
-def _permutation_p(differences: np.ndarray, alternative: str) -> float:
-    if not np.any(differences):
-        return 1.0
-    if len(differences) == 1:  # SciPy needs two
-        return 0.5 if (differences[0] > 0) == (alternative == "greater") else 1.0
-    result = permutation_test(
-        (differences,),
-        np.mean,
-        permutation_type="samples",
-        alternative=alternative,
-        rng=0,
-        vectorized=True,
-    )
-    return float(result.pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
