@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from engram.loggers.console import ProgressBar
     from engram.loggers.tensorboard import TensorBoard
     from engram.policy import Policy
+    from engram.run_figures import plot
     from engram.training import Hook, Progress, Result, evaluate, load, resume, train
     from engram.types import Agent
 
@@ -40,6 +41,7 @@ __all__ = [
     "evaluate",
     "load",
     "make",
+    "plot",
     "register",
     "resume",
     "train",
@@ -53,6 +55,7 @@ _MODULES = {
     "loggers.console": ("ProgressBar",),
     "loggers.tensorboard": ("TensorBoard",),
     "policy": ("Policy",),
+    "run_figures": ("plot",),
     "types": ("Agent",),
     "training": ("Hook", "Progress", "Result", "evaluate", "load", "resume", "train"),
 }

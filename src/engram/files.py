@@ -4,7 +4,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -41,6 +41,21 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def check_target(path: Path, endings: Sequence[str]) -> None:
+    """Raises unless a file with one of these endings can be written at `path`."""
+    if path.suffix.lower() not in endings:
+        *others, last = endings
+        choice = f"{', '.join(others)} or {last}" if others else last
+        raise EngramError(f"Engram cannot write {path}: choose a name that ends in {choice}.")
+    if not path.parent.is_dir():
+        raise EngramError(
+            f"There is no folder {path.parent} to write {path.name} into: make it, or name another."
+        )
+    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        reason = "it is a folder" if path.is_dir() else f"{path.parent} is not writable"
+        raise EngramError(f"{path} cannot be written ({reason}): name another file.")
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
