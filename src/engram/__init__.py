@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engram.agents import DQN, DRQN, MBEC, MFEC, NEC, PPO, MBECpp, Random, make, register
+    from engram.comparison import compare
     from engram.envs import BernoulliReward, GaussianReward, RepeatedObservation, Task
     from engram.errors import EngramError
     from engram.hooks import TimeBudget
@@ -38,6 +39,7 @@ __all__ = [
     "Task",
     "TensorBoard",
     "TimeBudget",
+    "compare",
     "evaluate",
     "load",
     "make",
@@ -49,6 +51,7 @@ __all__ = [
 
 _MODULES = {
     "agents": ("DQN", "DRQN", "MBEC", "MFEC", "NEC", "PPO", "MBECpp", "Random", "make", "register"),
+    "comparison": ("compare",),
     "envs": ("BernoulliReward", "GaussianReward", "RepeatedObservation", "Task"),
     "errors": ("EngramError",),
     "hooks": ("TimeBudget",),
