@@ -122,6 +122,16 @@ def train_calls(monkeypatch, in_tmp_path):
         ("eval nowhere", "nowhere is not a run folder"),
         ("eval nowhere --episodes 0", "--episodes must be at least 1"),
         ("eval nowhere --video film.avi", "let its name end in .gif, .webp or .mp4"),
+        ("plot", "The form is `engram plot DIR... [options]`"),
+        ("plot nowhere", "nowhere is not a run folder"),
+        ("plot nowhere --out curves.gif", "choose a name that ends in .png, .svg or .pdf"),
+        ("plot nowhere --out no/curves.png", "There is no folder no"),
+        ("plot nowhere --by seed", "--by must be one of task, agent, not 'seed'"),
+        ("plot nowhere --smooth 0", "--smooth must be at least 1"),
+        ("compare", "The form is `engram compare DIR... [options]`"),
+        ("compare nowhere", "nowhere is not a run folder"),
+        ("compare nowhere ./nowhere", "nowhere is named twice"),
+        ("compare nowhere --html page.txt", "choose a name that ends in .html"),
         ("campaign chess", "no campaign 'chess': the only one is `engram campaign atari`"),
         ("campaign atari --only tetris", "No run of the plan has 'tetris' in its name"),
         ("campaign atari --minutes -1", "--minutes must be greater than 0"),
@@ -473,6 +483,30 @@ def test_resume_of_a_finished_run_prints_its_result(capsys, run_dir):
     assert "final return" in output
     assert "area" in output
     assert f"Learning curve: {run_dir}/curves.png" in output
+
+
+def test_runs_are_plotted_and_compared(capsys, run_dir, in_tmp_path):
+    main(["train", "random", "cartpole", "--seeds", "3", "--steps", "150", "--out", "other"])
+    capsys.readouterr()
+    main(f"plot {run_dir} other --smooth 2".split())
+    assert capsys.readouterr().out == "Learning curves: learning-curves.png\n"
+    assert (in_tmp_path / "learning-curves.png").read_bytes()[:4] == b"\x89PNG"
+    main(f"compare {run_dir} other --html page.html".split())
+    text = " ".join(capsys.readouterr().out.split())
+    assert "cartpole, 150 agent steps" in text
+    assert "minus dqn" in text
+    assert text.endswith("Written: page.html")
+    assert "<table>" in (in_tmp_path / "page.html").read_text()
+    main(f"compare {run_dir} other --baseline other --markdown".split())
+    markdown = capsys.readouterr().out
+    assert "| minus random | measure | seeds | mean difference | P(improvement) | p |" in markdown
+    assert "| dqn | final return | 2 |" in markdown
+
+
+def test_the_figure_of_a_run_is_not_overwritten(capsys, run_dir):
+    before = (run_dir / "curves.png").read_bytes()
+    assert "a file of the run" in error_line(capsys, f"plot {run_dir} --out {run_dir}/curves.png")
+    assert (run_dir / "curves.png").read_bytes() == before
 
 
 def test_tensorboard_has_returns_and_metrics_of_every_seed(run_dir):

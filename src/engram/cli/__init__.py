@@ -1,4 +1,4 @@
-"""The command line: train, resume, eval, play, list, show, doctor, and the paper's."""
+"""The command line: one command for each of `COMMANDS` in `arguments`."""
 
 import os
 import signal

@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 
 import tyro
 
+from engram.cli.comparison import Compare, Plot
 from engram.cli.config_file import parse_options, read_config_file
 from engram.cli.evaluation import Check, Doctor, Eval, List, Show
 from engram.cli.paper import Campaign, Report, Reproduce
@@ -22,6 +23,8 @@ COMMANDS: dict[str, type] = {
     "resume": Resume,
     "eval": Eval,
     "check": Check,
+    "plot": Plot,
+    "compare": Compare,
     "list": List,
     "show": Show,
     "play": Play,
