@@ -44,7 +44,8 @@ ROOMS = [
     "paper.noisy_control_page paper.maze_page paper.pickup_page",
     "paper.validation paper.atari_scores paper.atari_runs paper.atari_page paper.campaign",
     "paper.atari paper.experiments paper.report paper.maze_animation",
-    "cli.training cli.evaluation cli.comparison cli.paper cli.play cli.arguments cli cli.__main__",
+    "cli.training cli.evaluation cli.comparison cli.paper cli.play cli.config_file",
+    "cli.arguments cli cli.__main__",
     "__main__ engram",
 ]
 LAYERS = [name for room in ROOMS for name in room.split()]
