@@ -14,6 +14,8 @@ from engram.run_dir import Curves, RunDir
 
 MAX_OPTIONS = 3
 """a label names at most so many options; beyond, the name of the folder is shorter"""
+OF_TASK = ("wrappers", "observe")
+"""lists that make another task, as `env_kwargs` do"""
 T = TypeVar("T")
 
 
@@ -76,6 +78,7 @@ def _read_run(path: str | Path) -> LabelledRun:
     try:
         config = folder.config
         kwargs = [f"{name}={value}" for name, value in config.get("env_kwargs", {}).items()]
+        kwargs += [f"{name}={','.join(x)}" for name in OF_TASK if (x := config.get(name))]
         agent, task, options = config["agent"], config["task"], dict(config["options"])
         steps = int(config["steps"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -82,7 +82,7 @@ def print_blocks(blocks: Sequence[Any]) -> None:
 
     from engram import page
 
-    screen = Console()
+    screen = Console(emoji=False)
     for block in blocks:
         match block:
             case page.Heading(text):
