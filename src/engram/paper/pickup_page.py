@@ -14,7 +14,7 @@ from engram.paper.descriptions import describe_machines
 from engram.paper.miniworld import FOLDER, NUMBERS, PICTURE, TOLERANCE
 from engram.paper.miniworld_learning import MINIWORLD, OURS
 from engram.run_dir import Curves
-from engram.stats import area, interval, mean
+from engram.stats import MIN_SEEDS, area, interval, mean
 
 CURVES = "curves.png"
 LABELS = {OURS: "our room", MINIWORLD: "MiniWorld"}
@@ -122,7 +122,7 @@ DQN, preset `pickup`, three objects, {steps:,} agent steps, {seeds} seeds;
 
 ![learning curves of DQN in both]({CURVES})
 
-{markdown_table(["area under the curve of returns", "mean [95% interval]"], area_rows)}
+{markdown_table(["area under the curve of returns", "mean and each seed"], area_rows)}
 ## (d) Policies of each played in both
 
 Mean return of {episodes} greedy episodes, and its 95% bootstrap interval over episodes.
@@ -150,5 +150,8 @@ def _played(returns: dict[str, list[float]]) -> list[str]:
 
 
 def _cell(values: Sequence[float] | np.ndarray) -> str:
+    """The mean with its interval or, of fewer values than have one, with all of them."""
+    if len(values) < MIN_SEEDS:
+        return f"{np.mean(values):.2f} ({', '.join(f'{x:.2f}' for x in values)})"
     low, high = interval(values, mean)
     return f"{np.mean(values):.2f} [{low:.2f}, {high:.2f}]"
