@@ -37,11 +37,17 @@ class RunConfig(NamedTuple):
     seeds: tuple[int, ...]
     steps: int
     use_gym: bool
+    workers: int | None
     spec: Spec
 
 
 def describe(
-    agent: Agent, task: Task, seeds: Sequence[int], spec: Spec, use_gym: bool
+    agent: Agent,
+    task: Task,
+    seeds: Sequence[int],
+    spec: Spec,
+    use_gym: bool,
+    workers: int | None = None,
 ) -> dict[str, Any]:
     """The contents of config.json."""
     if not dataclasses.is_dataclass(agent):
@@ -60,6 +66,7 @@ def describe(
         "seeds": list(seeds),
         "steps": task.steps,
         "use_gym": use_gym,
+        "workers": workers,
         "spec": dataclasses.asdict(spec),
     } | describe_machine()
 
@@ -83,6 +90,7 @@ def read(folder: RunDir, agent: Agent | None = None) -> RunConfig:
             seed_numbers(list(config["seeds"])),
             config["steps"],
             config["use_gym"],
+            config.get("workers"),
             _spec_from_json(config["spec"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -15,7 +15,7 @@ from jaxtyping import Float, PyTree
 from engram import checkpoint, run_config, run_dir, runners
 from engram.agents import agent_name, default_preset
 from engram.agents import make as make_agent
-from engram.config import Count
+from engram.config import Count, WholeNumber
 from engram.config import check as check_option
 from engram.encoders import is_image
 from engram.envs import Task, get_task
@@ -74,6 +74,7 @@ def train(
     env_kwargs: Mapping[str, Any] | None = None,
     wrappers: Sequence[str | type] = (),
     observe: Sequence[str] = (),
+    workers: int | None = None,
 ) -> Result:
     """Trains `agent` on `task`, one run for each seed, all runs in one program.
 
@@ -82,10 +83,13 @@ def train(
     its `num_envs` environments. With `out`, a run folder is written there. `use_gym` steps
     Gymnasium's environment even where the task is also written in JAX. `env_kwargs` are arguments
     of the environment of a maze, of a room or of `gym:ID`. Of `gym:ID` alone `wrappers` are classes
-    around the environment, and `observe` the parts of dictionaries that are observed.
+    around the environment, and `observe` the parts of dictionaries that are observed. `workers` is
+    the number of processes in which Gymnasium's environments step, 0 for none: it changes no
+    result. If None the task decides.
     """
     for name, value in (("num_envs", num_envs), ("steps", steps)):
         check_option(name, value, Count | None)
+    check_option("workers", workers, WholeNumber | None)
     task = get_task(task, steps, env_kwargs, wrappers, observe)
     if task.steps >= 2**31:
         raise EngramError(
@@ -103,14 +107,15 @@ def train(
     spec = task.inspect(num_envs, -(-task.steps // num_envs), warn=True)
     tasks = [task] * len(numbers)
     try:
-        run = Training(agent, tasks, numbers, spec, use_gym=use_gym, hooks=hooks)
+        run = Training(agent, tasks, numbers, spec, use_gym=use_gym, hooks=hooks, workers=workers)
     except OverflowError as error:
         raise EngramError(
             f"An option of the agent is too large a number to count with ({error}): lower it."
         ) from error
     _check_memory(run)
     if out is not None:
-        run.folder = run_dir.create(out, run_config.describe(agent, task, numbers, spec, use_gym))
+        config = run_config.describe(agent, task, numbers, spec, use_gym, workers)
+        run.folder = run_dir.create(out, config)
     return _train_to_result(run)
 
 
@@ -197,7 +202,14 @@ def load_training(
         run_config.check_same_env(path, known_task.name, config.spec, spec)
     tasks = [known_task] * len(config.seeds)
     return Training(
-        config.agent, tasks, config.seeds, config.spec, folder, config.use_gym, hooks=hooks
+        config.agent,
+        tasks,
+        config.seeds,
+        config.spec,
+        folder,
+        config.use_gym,
+        hooks=hooks,
+        workers=config.workers,
     )
 
 

@@ -89,6 +89,7 @@ class Training:
         options: runners.PerRunOptions = None,
         hooks: Sequence[Hook] = (),
         log_interval: int | None = None,
+        workers: int | None = None,
     ):
         self.agent = agent
         self.tasks = list(tasks)
@@ -98,7 +99,9 @@ class Training:
         self.hooks = _named_hooks(hooks)
         self.steps = self.tasks[0].steps
         """environment steps of each run in the end, but for rounding up to whole iterations"""
-        self.runner = runners.make_runner(agent, self.tasks, self.seeds, spec, use_gym, options)
+        self.runner = runners.make_runner(
+            agent, self.tasks, self.seeds, spec, use_gym, options, workers
+        )
         if log_interval is None:
             log_interval = min(spec.num_iterations // MIN_LOG_POINTS, MAX_LOG_INTERVAL)
         metrics = sorted(self.runner.template()[0].metric_sums)

@@ -1,6 +1,7 @@
 """Environments in worker processes: runs are those of `GymRunner`, faults are told, none stay."""
 
 import functools
+import json
 import multiprocessing
 import os
 import signal
@@ -203,3 +204,31 @@ def test_the_fastest_runner_is_chosen():
     ):
         spec = ours.spec(num_envs)
         assert type(make_runner(Random(), [task], [0], spec)) is expected
+
+
+def test_workers_are_chosen_by_number_kept_with_the_run_and_change_no_result(tmp_path):
+    curves = []
+    for workers in (0, 1, 2):
+        out = tmp_path / str(workers)
+        arguments = {"seeds": 2, "steps": 60, "workers": workers, "out": out, "use_gym": True}
+        engram.train("random", "cartpole", **arguments, hooks=[StopAt(30)])
+        assert json.loads((out / "config.json").read_text())["workers"] == workers
+        engram.resume(out)
+        curves.append((out / "curves.csv").read_bytes())
+    assert curves[0] == curves[1] == curves[2]
+    spec = get_task("cartpole").spec()
+    runner = make_runner(Random(), [get_task("cartpole")] * 2, [0, 1], spec, True, workers=2)
+    assert (type(runner), runner.num_workers) == (WorkerRunner, 2)
+
+
+@pytest.mark.parametrize(
+    ("task", "sentence"),
+    [
+        ("cartpole", "step in the compiled program: leave workers out, or add use_gym."),
+        ("atari:pong", "step in threads: leave workers out."),
+    ],
+)
+def test_workers_are_for_gymnasiums_environments(task, sentence):
+    with pytest.raises(EngramError) as caught:
+        engram.train("random", task, seeds=1, steps=20, workers=2)
+    assert sentence in str(caught.value)

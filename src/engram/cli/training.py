@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import tyro
 
-from engram.config import Count, Range, check, convert
+from engram.config import Count, Range, WholeNumber, check, convert
 from engram.errors import EngramError
 
 Seed = Annotated[int, Range(0, 2**32 - 1)]
@@ -50,6 +50,8 @@ class Train:
     """the run folder; runs/AGENT-TASK if None"""
     use_gym: bool = False
     """step Gymnasium's environment even if the task is also written in JAX"""
+    workers: WholeNumber | None = None
+    """processes in which Gymnasium's environments step, 0 for none; as the task says if None"""
     tensorboard: bool = False
     """write returns and metrics for TensorBoard too (pip install tensorboard)"""
     device: str | None = None
@@ -100,6 +102,7 @@ class Train:
                 num_envs=self.num_envs,
                 out=out,
                 use_gym=self.use_gym,
+                workers=self.workers,
                 hooks=hooks,
             )
         console.print_result(result)

@@ -25,20 +25,31 @@ def make_runner(
     spec: Spec,
     use_gym: bool = False,
     options: PerRunOptions = None,
+    workers: int | None = None,
 ) -> Runner:
     """The fastest runner that trains run r on `tasks[r]` with `seeds[r]`.
 
     All tasks share the spec, except that Atari games may have fewer actions. Runs may also differ
     in real-valued options of the agent: `options` has one number per run for each of these.
+    `workers` is the number of processes in which Gymnasium's environments step, 0 for none; if None
+    the task decides. It changes no result.
     """
-    if tasks[0].atari is not None:
+    task = tasks[0]
+    is_gym = use_gym or task.jax_env is None or any(x.jax_env != task.jax_env for x in tasks)
+    if workers is not None and (task.atari is not None or not is_gym):
+        where = "threads" if task.atari is not None else "the compiled program"
+        remedy = "leave workers out" + (", or add use_gym" if task.atari is None else "")
+        raise EngramError(f"Environments of {task.name} step in {where}: {remedy}.")
+    if task.atari is not None:
         return _make_atari_runner(agent, tasks, seeds, spec, options)
-    jax_env = tasks[0].jax_env
-    if use_gym or jax_env is None or any(task.jax_env != jax_env for task in tasks):
-        in_workers = tasks[0].in_workers and len(seeds) * spec.num_envs > 1
-        runner = WorkerRunner if in_workers else GymRunner
-        return runner(agent, tasks, seeds, spec, options)
-    return JaxRunner(agent, tasks, seeds, spec, options)
+    if not is_gym:
+        return JaxRunner(agent, tasks, seeds, spec, options)
+    in_workers = task.in_workers and len(seeds) * spec.num_envs > 1
+    if workers == 0 or (workers is None and not in_workers):
+        return GymRunner(agent, tasks, seeds, spec, options)
+    runner = WorkerRunner(agent, tasks, seeds, spec, options)
+    runner.num_workers = workers
+    return runner
 
 
 def _make_atari_runner(

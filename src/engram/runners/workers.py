@@ -31,13 +31,15 @@ class WorkerRunner(GymRunner):
     """Trains R runs on Gymnasium environments that step in worker processes."""
 
     workers: "Sequence[Worker]" = ()
+    num_workers: int | None = None
+    """processes; one per processor if None"""
 
     def close(self) -> None:
         for worker in self.workers:
             worker.close()
 
     def _make_envs(self) -> None:
-        num_workers = min(len(self.env_ids), multiprocessing.cpu_count())
+        num_workers = min(len(self.env_ids), self.num_workers or multiprocessing.cpu_count())
         self.workers = [
             Worker({(r, e): self.tasks[r].make for r, e in self.env_ids[i::num_workers]}, self.spec)
             for i in range(num_workers)
