@@ -13,7 +13,7 @@ import engram
 
 ROOT = Path(engram.__file__).parent
 ROOMS = [
-    "errors config types devices imports pytrees periodic batching",
+    "errors config types devices imports user_cache pytrees periodic batching",
     "episodic.knn.cpp episodic.knn.pallas episodic.knn.portable episodic.knn",
     "encoders heads networks optim targets running_stats vae replay_buffer",
     "episodic episodic.memory episodic.accumulator episodic.dnd",
@@ -52,12 +52,13 @@ LAYERS = [name for room in ROOMS for name in room.split()]
 FILES_START = "files"
 """first module that may read or write files, log or plot"""
 READ_FILES = {
+    "user_cache",
     "episodic.knn.cpp",
     "episodic.knn.pallas",
     "envs.maze.pretrained",
     "envs.maze.weight_files",
 }
-"""cache a compiled library, or read the weights of a network"""
+"""make folders, cache a compiled library, or read the weights of a network"""
 
 
 def module_name(path):

@@ -6,7 +6,6 @@ It is compiled once, at first use, into the user's cache. ENGRAM_NATIVE=0 disabl
 import ctypes
 import hashlib
 import os
-import platform
 import shutil
 import subprocess
 import tempfile
@@ -17,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import jaxlib.version
 from jaxtyping import Array, Float, Int
+
+from engram import user_cache
 
 SOURCE = Path(__file__).parent / "nearest.cc"
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-w")
@@ -58,7 +59,13 @@ def _library() -> Path:
     )
     if compiler is None:
         raise OSError("no C++ compiler")
-    sources = (SOURCE.read_text(), jaxlib.version.__version__, compiler, *FLAGS, _processor())
+    sources = (
+        SOURCE.read_text(),
+        jaxlib.version.__version__,
+        compiler,
+        *FLAGS,
+        user_cache.processor(),
+    )
     library = (
         _cache_dir() / f"nearest-{hashlib.sha256(''.join(sources).encode()).hexdigest()[:16]}.so"
     )
@@ -81,21 +88,10 @@ def _library() -> Path:
 
 
 def _cache_dir() -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(home) / "engram"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = user_cache.folder()
         if os.access(folder, os.W_OK):
             return folder
     except OSError:
         pass
     return Path(tempfile.mkdtemp(prefix="engram-"))
-
-
-def _processor() -> str:
-    """The CPU that `-march=native` means: a home folder may be shared by different machines."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-        return next(line for line in text.splitlines() if line.startswith(("flags", "Features")))
-    except (OSError, StopIteration):
-        return platform.processor() + platform.machine()
