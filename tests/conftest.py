@@ -1,6 +1,7 @@
 """How all tests compile, and how Hypothesis draws."""
 
 import atexit
+import os
 import shutil
 import tempfile
 
@@ -16,6 +17,7 @@ cache_dir = tempfile.mkdtemp(prefix="engram-tests-")
 atexit.register(shutil.rmtree, cache_dir, ignore_errors=True)
 jax.config.update("jax_compilation_cache_dir", cache_dir)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+os.environ["ENGRAM_CACHE"] = "0"  # processes that tests start leave the user's cache alone
 settings.register_profile("engram", deadline=None, derandomize=True)
 settings.load_profile("engram")
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from engram import checkpoint, run_config, run_dir, runners
+from engram import checkpoint, compilation_cache, run_config, run_dir, runners
 from engram.agents import agent_name, default_preset
 from engram.agents import make as make_agent
 from engram.config import Count, WholeNumber
@@ -87,6 +87,7 @@ def train(
     the number of processes in which Gymnasium's environments step, 0 for none: it changes no
     result. If None the task decides.
     """
+    compilation_cache.enable()
     for name, value in (("num_envs", num_envs), ("steps", steps)):
         check_option(name, value, Count | None)
     check_option("workers", workers, WholeNumber | None)
@@ -129,6 +130,7 @@ def resume(
 
     A task that was a function must be given again. So must an agent whose class cannot be imported.
     """
+    compilation_cache.enable()
     return _train_to_result(load_training(path, task, agent, hooks))
 
 
@@ -142,6 +144,7 @@ def evaluate(
 
     A task that was a function must be given again. So must an agent whose class cannot be imported.
     """
+    compilation_cache.enable()
     check_option("episodes", episodes, Count)
     run = load_training(path, task, agent, call="engram.evaluate({path!r}, task=...)")
     policies = load_policies(run)
@@ -153,6 +156,7 @@ def load(path: str | Path, seed: int | None = None, agent: Agent | None = None) 
 
     An agent whose class cannot be imported must be given again.
     """
+    compilation_cache.enable()
     policies = load_policies(load_training(path, agent=agent, needs_env=False))
     if seed is None:
         return next(iter(policies.values()))

@@ -32,12 +32,14 @@ class Eval:
         """Print the returns of each seed, and record an episode of the best if wanted."""
         from rich.console import Console
 
-        from engram import training
+        from engram import compilation_cache, training
         from engram.agents import agent_name
         from engram.evaluation import evaluate_policy, make_render_env, record_episode
-        from engram.loggers.console import print_evaluation, print_line
+        from engram.loggers.console import plain_warnings, print_evaluation, print_line
         from engram.video import save_video
 
+        with plain_warnings():
+            compilation_cache.enable()
         run = training.load_training(self.dir, call="engram.evaluate({path!r}, task=...)")
         if self.video:
             make_render_env(run.task).close()  # refuse before the evaluation, not after

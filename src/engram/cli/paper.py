@@ -68,7 +68,8 @@ class Reproduce:
         from engram.loggers import console
 
         say = functools.partial(console.print_line, f"{experiment.name}:")
-        experiment.run(results, Path(self.scratch), until, self.quick, say, self.part)
+        with console.plain_warnings():
+            experiment.run(results, Path(self.scratch), until, self.quick, say, self.part)
         if self.part is not None:
             return
         experiment.draw_figure(results)

@@ -244,6 +244,6 @@ class Resume:
 
         bar = console.ProgressBar(f"resuming {self.dir}")
         hooks = [bar, *tensorboard_hooks(self.tensorboard, self.dir)]
-        with use_device(self.device):
+        with use_device(self.device), console.plain_warnings():
             result = training.resume(self.dir, hooks=hooks)
         console.print_result(result)

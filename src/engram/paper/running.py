@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from engram import runners
+from engram import compilation_cache, runners
 from engram.envs import Task
 from engram.errors import Interrupted
 from engram.hooks import TimeBudget
@@ -55,6 +55,7 @@ def train(
     At the time `until` it leaves a checkpoint in `scratch` and raises `Interrupted`; called again,
     it continues. `spec` is for more than one environment per run.
     """
+    compilation_cache.enable()
     if time.monotonic() > until:
         raise Interrupted(f"No time is left to start {label}: repeat the command to continue.")
     budget = TimeBudget(max(0.0, until - time.monotonic()) / 60)
