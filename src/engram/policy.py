@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Float, Int, PyTree
 
 from engram.envs.spaces import (
     flatten_observation,
@@ -17,6 +17,26 @@ from engram.envs.spaces import (
 )
 from engram.errors import EngramError
 from engram.types import Agent, Spec
+
+
+class StoredMemories(NamedTuple):
+    """The M memories of an agent, as NumPy arrays."""
+
+    keys: Float[np.ndarray, "M H"]
+    values: Float[np.ndarray, "M"]
+    last_used: Int[np.ndarray, "M"]
+    """iteration in which each was last written, or read by a decision"""
+    action: Int[np.ndarray, "M"] | None
+    """whose memory it is, of agents with one memory per action"""
+    source: Int[np.ndarray, "M"] | None
+    """number of the step that it comes from, of agents that know"""
+
+    def __repr__(self) -> str:
+        count, size = self.keys.shape
+        if not count:
+            return "StoredMemories(none)"
+        low, high = self.values.min(), self.values.max()
+        return f"StoredMemories({count:,} keys of {size} numbers, values {low:.4g} to {high:.4g})"
 
 
 class Policy:
@@ -32,6 +52,20 @@ class Policy:
 
     def __repr__(self) -> str:
         return f"Policy({self.agent!r})"
+
+    @property
+    def memory(self) -> StoredMemories | None:
+        """What the agent has stored; None if it has no episodic memory."""
+        memory = self.agent.memory(self.state)
+        if memory is None:
+            return None
+        # Agents with one memory per action have a further axis, that of the actions.
+        is_filled = np.arange(memory.values.shape[-1]) < np.asarray(memory.size)[..., None]
+        arrays = (memory.keys, memory.values, memory.last_used)
+        keys, values, last_used = (np.asarray(x)[is_filled] for x in arrays)
+        action = np.nonzero(is_filled)[0] if is_filled.ndim == 2 else None
+        source = None if memory.source is None else np.asarray(memory.source)[is_filled]
+        return StoredMemories(keys, values, last_used, action, source)
 
     @cached_property
     def state(self) -> PyTree:

@@ -166,6 +166,10 @@ class Agent:
         """Greedy actions, random with probability `epsilon`; learns nothing."""
         raise NotImplementedError
 
+    def memory(self, state: Any) -> Any:
+        """The episodic memory in a state, None for an agent without one."""
+        return None
+
     def policy_state(self, state: Any) -> Any:
         """The part of the state that `act_greedy` needs, without replay buffer and optimizers."""
         return state

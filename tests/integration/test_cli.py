@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import engram
 from engram.agents import AGENTS, PRESETS, default_preset, make
 from engram.cli import main
 from engram.cli.arguments import option_types, read_options
@@ -524,6 +525,21 @@ def test_tensorboard_has_returns_and_metrics_of_every_seed(run_dir):
             }
             values = {e.step: e.tensor_proto.float_val[0] for e in events.Tensors(column)}
             assert values == pytest.approx(expected)
+
+
+def test_a_resumed_run_goes_on_for_tensorboard(in_tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    class Stop(engram.Hook):
+        def on_log(self, run, progress):
+            if progress.step == 60:
+                run.stop("as the test wants")
+
+    hooks = [engram.TensorBoard("run/tensorboard"), Stop()]
+    engram.train("random", "cartpole", seeds=1, steps=200, out="run", hooks=hooks)
+    main(["resume", "run"])
+    events = EventAccumulator("run/tensorboard/seed-0").Reload()
+    assert {60, 62, 200} <= {event.step for event in events.Scalars("return")}
 
 
 def test_tensorboard_that_is_not_installed_is_named(capsys, monkeypatch, in_tmp_path):

@@ -29,6 +29,7 @@ from engram.episodic.image_encoder import (
     init_image_encoder,
     num_features,
 )
+from engram.episodic.memory import Memory
 from engram.episodic.reencoding import InputEncoder
 from engram.episodic.trajectory_model import state_action
 from engram.errors import EngramError
@@ -228,6 +229,9 @@ class MBEC(EpisodicControlConfig, ReplayConfig, CommonConfig):
         action = common.greedy_action(spec, q, epsilon, key)
         episodic = state.episodic._replace(tau=control.select(plan, action))
         return state._replace(episodic=episodic), action
+
+    def memory(self, state: State) -> Memory:
+        return state.episodic.memory
 
     def policy_state(self, state: State) -> State:
         episodic = control.policy_state(state.episodic)

@@ -16,7 +16,7 @@ from engram.episodic import consolidation, control, features, model_training
 from engram.episodic.consolidation import Params
 from engram.episodic.control import EpisodicControlConfig, EpisodicState, StepResult
 from engram.episodic.features import FeatureProjection
-from engram.episodic.memory import mean_value
+from engram.episodic.memory import Memory, mean_value
 from engram.episodic.trajectory_model import RewardModel, state_action
 from engram.networks import NormalizeObs, computes_in_turn, mask_actions
 from engram.optim import gradient_step
@@ -235,6 +235,9 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
         q = q_episodic + consolidation.q_values(self, params, encoded, tau.h)
         action = common.greedy_action(spec, q, epsilon, key)
         return state._replace(episodic=episodic._replace(tau=control.select(plan, action))), action
+
+    def memory(self, state: State) -> Memory:
+        return state.episodic.memory
 
     def policy_state(self, state: State) -> State:
         unused = {"params": None} if self.act_with_target else {"target_params": None}

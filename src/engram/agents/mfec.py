@@ -166,6 +166,9 @@ class MFEC(CommonConfig):
             spec, self.q_values(state, spec, observation), epsilon, key
         )
 
+    def memory(self, state: State) -> Memory:
+        return state.dnd
+
     def policy_state(self, state: State) -> State:
         vae = None if state.vae is None else state.vae._replace(opt_state=None, images=None)
         return state._replace(pending=None, vae=vae)

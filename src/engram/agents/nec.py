@@ -238,6 +238,9 @@ class NEC(ReplayConfig, CommonConfig):
             spec, self.q_values(state, spec, observation), epsilon, key
         )
 
+    def memory(self, state: State) -> Memory:
+        return state.dnd
+
     def policy_state(self, state: State) -> State:
         return state._replace(opt_state=None, replay=None, pending=None)
 

@@ -234,7 +234,7 @@ class Resume:
     dir: str
     """the run folder"""
     tensorboard: bool = False
-    """write returns and metrics for TensorBoard too (pip install tensorboard)"""
+    """write returns and metrics for TensorBoard too, as a run that did goes on to"""
     device: str | None = None
     """cpu, gpu or tpu; the fastest available if None"""
 
@@ -243,7 +243,8 @@ class Resume:
         from engram.loggers import console
 
         bar = console.ProgressBar(f"resuming {self.dir}")
-        hooks = [bar, *tensorboard_hooks(self.tensorboard, self.dir)]
+        is_wanted = self.tensorboard or Path(self.dir, "tensorboard").is_dir()
+        hooks = [bar, *tensorboard_hooks(is_wanted, self.dir)]
         with use_device(self.device), console.plain_warnings():
             result = training.resume(self.dir, hooks=hooks)
         console.print_result(result)
