@@ -539,7 +539,7 @@ def test_a_resumed_run_goes_on_for_tensorboard(in_tmp_path):
     engram.train("random", "cartpole", seeds=1, steps=200, out="run", hooks=hooks)
     main(["resume", "run"])
     events = EventAccumulator("run/tensorboard/seed-0").Reload()
-    assert {60, 62, 200} <= {event.step for event in events.Scalars("return")}
+    assert {60, 62, 200} <= {event.step for event in events.Tensors("return")}
 
 
 def test_tensorboard_that_is_not_installed_is_named(capsys, monkeypatch, in_tmp_path):
