@@ -126,6 +126,8 @@ def check_same_env(path: str | Path, name: str, trained: Spec, spec: Spec) -> No
         "obs_leaves": "observation space",
         "obs_path": "observed part",
         "action_nvec": "action space",
+        "action_start": "smallest number of each choice",
+        "action_offset": "smallest action",
     }
     for field, words in fields.items():
         before, now = getattr(trained, field), getattr(spec, field)

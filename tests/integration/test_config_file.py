@@ -9,6 +9,7 @@ import engram
 from engram.cli import main
 from engram.cli.arguments import read_command
 from engram.cli.config_file import read_config_file
+from engram.cli.training import read_env_kwargs, split_words
 
 TOML = """
 agent = "dqn"
@@ -68,6 +69,32 @@ def test_options_beside_the_file_come_first(file):
     assert command.options.hidden_size == 8
 
 
+def test_arguments_of_the_environment_keep_their_types(file, tmp_path):
+    env_kwargs = {"desc": ["SF", "HG"], "map_name": None, "is_slippery": False}
+    engram.train("random", "gym:FrozenLake-v1", 1, 20, env_kwargs=env_kwargs, out=tmp_path / "run")
+    main(["train", "--config", str(tmp_path / "run"), "--out", str(tmp_path / "again")])
+    assert config_of(tmp_path / "again")["env_kwargs"] == env_kwargs
+    file.write_text(TOML.replace('"8x8"', '"10"').replace("= false", "= 1.0"))
+    assert read_env_kwargs(read_command(["train", "--config", str(file)]).env_kwargs) == {
+        "is_slippery": 1.0,
+        "map_name": "10",
+    }
+
+
+@pytest.mark.parametrize(
+    ("seeds", "flag", "expected"),
+    [
+        ("seeds = [3]", "--seed=5", ("10", 5)),
+        ("seed = 3", "--seeds=2", ("2", None)),
+        ("seeds = 4", "--steps=7", ("4", None)),
+    ],
+)
+def test_seeds_beside_the_file_replace_its_own(file, seeds, flag, expected):
+    file.write_text(TOML.replace("seeds = [3]", seeds))
+    command = read_command(["train", "--config", str(file), flag])
+    assert (command.seeds, command.seed) == expected
+
+
 def test_every_option_of_a_run_is_read_from_its_config(tmp_path):
     agent = engram.make("mbec++", fixed_beta=0.25, memory_size=64, batch_size=8, epsilon_end=0.125)
     engram.train(agent, "cartpole", seeds=(7, 9), steps=80, num_envs=2, out=tmp_path / "run")
@@ -80,6 +107,7 @@ def test_every_option_of_a_run_is_read_from_its_config(tmp_path):
     ("content", "words"),
     [
         ("agent = ", "is not TOML"),
+        (TOML.replace("[3]", "[]"), "are none: name some"),
         ('agent = "dqn"', "names no task: add a line task"),
         ("task = 3", "names no agent"),
         (TOML + "hidden_sise = 3", "an option 'hidden_sise' that there is not. Did you mean"),
@@ -101,3 +129,10 @@ def test_a_file_that_is_not_there_or_of_an_own_environment_is_told(tmp_path):
     )
     sentence = error_of(lambda: read_config_file(str(tmp_path / "r")))
     assert "train it again with engram.train" in sentence
+
+
+def test_a_quote_without_its_other_and_a_missing_file_name_are_told(tmp_path):
+    assert "a quote without its other" in error_of(lambda: split_words("it's"))
+    assert "--config takes a file" in error_of(lambda: read_command(["train", "--config"]))
+    (tmp_path / "config.json").write_text('{"agent": "dqn", "task": "cartpole", "spec": 3}')
+    assert read_config_file(str(tmp_path)).options == {}

@@ -91,7 +91,7 @@ class QLearningConfig:
     act_with_target: bool = False
     """select actions with the target networks, which change less between two actions"""
     loss: Loss = "mse"
-    """squared or Huber TD error"""
+    """squared or Huber TD error; the head quantile always has Huber's"""
     encoder: EncoderName = "paper"
     """for images: the paper's four convolutions, the three of Mnih et al. (2015), or the residual
     network of IMPALA with once, twice or four times its channels"""

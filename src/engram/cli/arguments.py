@@ -71,7 +71,10 @@ def read_command(arguments: list[str]) -> Any:
         kinds |= agent_option_types(names[0], kinds)
     options = read_options(flags, kinds, f"engram {' '.join([name, *names])} --help")
     if file is not None:
-        options = parse_options(file, kinds) | options
+        of_file = parse_options(file, kinds)
+        if "seed" in options or "seeds" in options:  # each replaces both
+            of_file = {name: x for name, x in of_file.items() if name not in ("seed", "seeds")}
+        options = of_file | options
     if command is Train and names:
         command = Train.with_agent_options(*names[:2], preset=options.get("preset"))
     flags = [f"--{option.replace('_', '-')}={value}" for option, value in options.items()]
@@ -83,7 +86,10 @@ def config_path(flags: list[str]) -> str | None:
     for word, following in pairwise([*flags, ""]):
         flag, equals, value = word.partition("=")
         if flag == "--config":
-            return value if equals else following
+            path = value if equals else following
+            if not path or path.startswith("--"):
+                raise EngramError("--config takes a file: see `engram train --help`.")
+            return path
     return None
 
 

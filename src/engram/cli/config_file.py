@@ -62,9 +62,9 @@ def _from_content(path: Path, content: dict[str, Any]) -> ConfigFile:
     own_options = content.pop("options", {})
     if not isinstance(own_options, Mapping):
         raise EngramError(f"options in {path} must be a table of the agent's options.")
-    is_of_run = "spec" in content
-    if is_of_run:
-        content["num_envs"] = content["spec"].get("num_envs")
+    if "spec" in content:
+        spec = content["spec"]
+        content["num_envs"] = spec.get("num_envs") if isinstance(spec, Mapping) else None
         content = {name: x for name, x in content.items() if name not in OF_RUNS and x is not None}
     options = {OTHER_NAMES.get(name, name): value for name, value in content.items()}
     return ConfigFile(path, names[0], names[1], options | dict(own_options))
@@ -77,8 +77,9 @@ def parse_options(file: ConfigFile, kinds: Mapping[str, Any]) -> dict[str, Any]:
         if name not in kinds or name == "config":
             hint = nearest_names(name, kinds)
             raise EngramError(f"{file.path} has an option {name!r} that there is not.{hint}")
-        text = _to_text(name, value)
-        if text:
+        if name == "seeds" and value == []:
+            raise EngramError(f"seeds in {file.path} are none: name some, or give their number.")
+        if text := _to_text(name, value):
             options[name] = convert(text, kinds[name])
             check(f"{name} in {file.path}", options[name], kinds[name])
     return options
@@ -88,7 +89,7 @@ def _to_text(name: str, value: Any) -> str:
     """The value as it is spelled on the command line; empty if there is nothing to say."""
     match value:
         case Mapping() if name == "env_kwargs":
-            return shlex.join(f"{key}={_to_text(key, x)}" for key, x in value.items())
+            return json.dumps(value) if value else ""
         case list() if name in WORDS:
             return shlex.join(map(str, value))
         case list() if name == "seeds":

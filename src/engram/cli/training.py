@@ -1,6 +1,7 @@
 """The commands that train: train, resume."""
 
 import dataclasses
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -120,14 +121,16 @@ def read_task(command: Any, steps: int | None = None) -> Any:
                 "leave it out."
             )
         env_kwargs["max_episode_steps"] = command.max_episode_steps
-    wrappers, observe = (shlex.split(text or "") for text in (command.wrapper, command.observe))
+    wrappers, observe = split_words(command.wrapper), split_words(command.observe)
     return get_task(command.task, steps, env_kwargs, wrappers, observe)
 
 
 def read_env_kwargs(text: str | None) -> dict[str, Any]:
     """The arguments of an environment that words like size=7 spell, as a shell quotes them."""
+    if (text or "").startswith("{"):  # of a file, with types of its own
+        return json.loads(str(text))
     env_kwargs: dict[str, Any] = {}
-    for word in (one for given in shlex.split(text or "") for one in split_word(given)):
+    for word in (one for given in split_words(text) for one in split_word(given)):
         name, equals, value = word.partition("=")
         if not name.isidentifier() or not equals:
             raise EngramError(
@@ -138,6 +141,14 @@ def read_env_kwargs(text: str | None) -> dict[str, Any]:
             raise EngramError(f"--env-kwargs has two values of {name}: leave one of them out.")
         env_kwargs[name] = read_value(value)
     return env_kwargs
+
+
+def split_words(text: str | None) -> list[str]:
+    """The words of a text, as a shell quotes them."""
+    try:
+        return shlex.split(text or "")
+    except ValueError:
+        raise EngramError(f"{text} has a quote without its other: add it.") from None
 
 
 def split_word(word: str) -> list[str]:

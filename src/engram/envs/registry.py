@@ -103,9 +103,13 @@ def task_names() -> list[str]:
 
 
 def _listed(option: str, names: Any) -> Sequence[Any]:
-    """The names, if they are a list of them and not one text."""
+    """The names, if they are a list of different ones and not one text."""
     if isinstance(names, str) or not isinstance(names, Sequence):
-        raise EngramError(f"{option} must be a list of names, not {names!r}: write [{names!r}].")
+        raise EngramError(f"{option} must be a list of names, not {names!r}.")
+    if option == "observe" and not all(isinstance(name, str) for name in names):
+        raise EngramError(f"observe must be a list of names, not {names!r}.")
+    if len(set(names)) < len(names) and option == "observe":
+        raise EngramError(f"observe names a part twice: {', '.join(names)}.")
     return names
 
 
@@ -238,10 +242,10 @@ def _wrapper_class(name: str) -> type[gym.Wrapper]:
     try:
         with working_directory_importable():
             found = getattr(importlib.import_module(module), class_name, None)
-    except ImportError as error:
+    except Exception as error:  # whatever a module may do when it is imported
         raise EngramError(
-            f"The wrapper {name} cannot be imported ({one_line(error)}): install its module, or go "
-            "to the folder that holds it."
+            f"The wrapper {name} cannot be imported ({type(error).__name__}: {one_line(error)}): "
+            "install its module, or go to the folder that holds it."
         ) from error
     if not (isinstance(found, type) and issubclass(found, gym.Wrapper)):
         raise EngramError(

@@ -159,10 +159,7 @@ def flatten_error(space: spaces.Space) -> str | None:
     for path, leaf in _iter_leaves(space):
         if error := _leaf_error(leaf):
             place = f" at {_index(path)}" if path else ""
-            return (
-                f"its observation_space is a {type(space).__name__} that contains{place} {error}, "
-                "with gymnasium.wrappers.TransformObservation"
-            )
+            return f"its observation_space is a {type(space).__name__} that contains{place} {error}"
     return None
 
 
@@ -203,8 +200,9 @@ def _leaf_error(space: spaces.Space) -> str | None:
     match space:
         case spaces.Box() if space.dtype == np.uint8 and is_image(Spec(space.shape, 1, "uint8")):
             return (
-                "an image, which cannot be flattened: choose parts with observe (--observe NAME), "
-                "make it the only observation or leave it out"
+                "an image, which cannot be flattened: choose one part with observe "
+                "(--observe NAME), or leave the image out with "
+                "gymnasium.wrappers.TransformObservation"
             )
         case spaces.Box() | spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary():
             return None
@@ -213,7 +211,7 @@ def _leaf_error(space: spaces.Space) -> str | None:
         case _:
             return (
                 f"{kind}, which is no array of numbers: choose other parts with observe "
-                "(--observe NAME), leave it out or encode it"
+                "(--observe NAME), or encode it with gymnasium.wrappers.TransformObservation"
             )
 
 
