@@ -63,22 +63,22 @@ def head(network: Network) -> Head:
     return network.head if isinstance(network, VisualNetwork) else network
 
 
-def computes_in_turn(network: PyTree) -> bool:
+def needs_sequential(network: PyTree) -> bool:
     """Whether convolutions with the weights of several runs at once would be slow."""
     modules = jax.tree.leaves(network, is_leaf=lambda x: isinstance(x, Impala))
     return any(isinstance(module, Impala) for module in modules)
 
 
-def in_turn(function: Callable[..., Any], network: PyTree, *data: Any) -> Any:
+def apply_sequentially(function: Callable[..., Any], network: PyTree, *data: Any) -> Any:
     """`function(network, *data)`, run by run under `vmap` if the network needs that."""
-    if computes_in_turn(network):
+    if needs_sequential(network):
         return sequential_over_runs(function, network, *data, on_gpu=True)
     return function(network, *data)
 
 
 def evaluate(network: Network, obs: Shaped[Array, "B S"]) -> Float[Array, "B O"]:
     """The network's outputs for a batch; not to be differentiated."""
-    return in_turn(lambda network, obs: jax.vmap(network)(obs), network, obs)
+    return apply_sequentially(lambda network, obs: jax.vmap(network)(obs), network, obs)
 
 
 def add_inputs(network: Network, count: int) -> Network:

@@ -25,15 +25,15 @@ def gradient_step(
     opt_state: PyTree,
     *data: Any,
     has_aux: bool = False,
-    in_turn: bool = False,
+    sequential: bool = False,
 ) -> tuple[PyTree, PyTree, Any]:
     """One step on `loss(params, *data)`: new parameters, new optimizer state, the loss before it.
 
-    With `has_aux` the last is the pair of loss and auxiliary output. With `in_turn` gradients are
-    computed run by run under `vmap`.
+    With `has_aux` the last is the pair of loss and auxiliary output. With `sequential` gradients
+    are computed run by run under `vmap`.
     """
     loss_and_gradients = jax.value_and_grad(loss, has_aux=has_aux)
-    if in_turn:
+    if sequential:
         value, gradients = sequential_over_runs(loss_and_gradients, params, *data, on_gpu=True)
     else:
         value, gradients = loss_and_gradients(params, *data)

@@ -331,7 +331,7 @@ def update_target(
     return jax.tree.map(lambda new, old: jnp.where(is_due, new, old), moved(), target_params)
 
 
-def target_of(
+def batch_td_target(
     config: Any,
     batch: Any,
     next_q: Float[Array, "B A"],

@@ -114,7 +114,7 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
         first = replay_buffer.gather(replay, index.first)
         last = replay_buffer.gather(replay, index.last)
         levels = common.draw_levels(self, uniforms)
-        next_q, next_quantiles = networks.in_turn(
+        next_q, next_quantiles = networks.apply_sequentially(
             evaluate_with_quantiles, state.q_target, last.next_obs, levels and levels.target
         )
         return TDInputs(
@@ -135,12 +135,12 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
         selector_q = None
         if batch.next_obs is not None:
             selector_q = mask_actions(spec, networks.evaluate(q, batch.next_obs))
-        target = common.target_of(self, batch, batch.next_q_target, selector_q)
+        target = common.batch_td_target(self, batch, batch.next_q_target, selector_q)
         optimizer = common.adam(self, spec, step)
         data = batch.obs, batch.action, target, batch.levels
-        in_turn = networks.computes_in_turn(q)
+        sequential = networks.needs_sequential(q)
         q, opt_state, loss = gradient_step(
-            optimizer, self.loss_fn, q, opt_state, *data, in_turn=in_turn
+            optimizer, self.loss_fn, q, opt_state, *data, sequential=sequential
         )
         return (q, opt_state), loss
 

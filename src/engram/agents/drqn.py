@@ -77,7 +77,8 @@ class DRQN(ReplayConfig, CommonConfig):
     adam_eps: Positive = 1e-8
     """epsilon of Adam"""
     encoder: EncoderName = "nature"
-    """convolutions for images: the paper's four or the three of Mnih et al. (2015)"""
+    """for images: the paper's four convolutions, the three of Mnih et al. (2015), or the residual
+    network of IMPALA with once, twice or four times its channels"""
     sequence_length: Count = 8
     """transitions of a sequence in the loss; with 1, no gradient goes back in time"""
     burn_in: Annotated[int, Range(0)] = 0

@@ -18,7 +18,7 @@ from engram.episodic.control import EpisodicControlConfig, EpisodicState, StepRe
 from engram.episodic.features import FeatureProjection
 from engram.episodic.memory import Memory, mean_value
 from engram.episodic.trajectory_model import RewardModel, state_action
-from engram.networks import NormalizeObs, computes_in_turn, mask_actions
+from engram.networks import NormalizeObs, mask_actions, needs_sequential
 from engram.optim import gradient_step
 from engram.periodic import periodically
 from engram.replay_buffer import Transition
@@ -315,7 +315,7 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
             params,
             opt_state,
             *(batch, q_mbec, target),
-            in_turn=computes_in_turn(params.q),
+            sequential=needs_sequential(params.q),
         )
         reward_model, reward_opt_state, reward_loss = model_training.train_reward_model(
             self, reward_model, reward_opt_state, batch.state_action, batch.reward
@@ -345,7 +345,7 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
             episodic_part = next_q_mbec * batch.next_beta_target[:, None]
             shifted = batch.next_quantiles + episodic_part[:, None]
             batch = batch._replace(next_quantiles=shifted)
-        return common.target_of(self, batch, next_q, selector)
+        return common.batch_td_target(self, batch, next_q, selector)
 
     def loss_fn(
         self,

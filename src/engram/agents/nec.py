@@ -74,7 +74,8 @@ class NEC(ReplayConfig, CommonConfig):
     hidden_size: Count = 64
     """units of the embedding network's hidden layer"""
     encoder: EncoderName = "nature"
-    """convolutions for images: the paper's four or the three of Mnih et al. (2015)"""
+    """for images: the paper's four convolutions, the three of Mnih et al. (2015), or the residual
+    network of IMPALA with once, twice or four times its channels"""
     key_size: Count = 64
     """size of a key"""
     num_neighbours: Count = 50

@@ -110,7 +110,8 @@ class PPO(CommonConfig):
     hidden_size: Count = 64
     """units of the hidden layers, two in each network or one before the LSTM"""
     encoder: EncoderName = "nature"
-    """convolutions for images: the paper's four or the three of Mnih et al. (2015)"""
+    """for images: the paper's four convolutions, the three of Mnih et al. (2015), or the residual
+    network of IMPALA with once, twice or four times its channels"""
     recurrent: bool = False
     """use an LSTM"""
     lstm_size: Count = 64

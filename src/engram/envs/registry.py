@@ -22,7 +22,13 @@ from engram.envs.pickup import gym_env as pickup_env
 from engram.envs.pickup.tasks import PICKUP_TASKS, pickup_task
 from engram.envs.spaces import SelectObservation, wrap_spaces
 from engram.envs.task import Task
-from engram.envs.wrappers import BernoulliReward, GaussianReward, RepeatedObservation
+from engram.envs.wrappers import (
+    BernoulliReward,
+    GaussianReward,
+    RepeatedObservation,
+    wrapper_class,
+    wrapper_name,
+)
 from engram.errors import EngramError, nearest_names
 from engram.imports import working_directory_importable
 
@@ -71,7 +77,7 @@ def get_task(
         case Task():
             result = task
         case str():
-            names = tuple(map(_wrapper_name, _listed("wrappers", wrappers)))
+            names = tuple(map(wrapper_name, _listed("wrappers", wrappers)))
             parts = tuple(_listed("observe", observe))
             result = _named_task(task, dict(env_kwargs or {}), names, parts)
         case function if callable(function):
@@ -219,40 +225,12 @@ def _make_gym(
             cause = "its __init__ takes no render_mode"
             raise EngramError(f"gym:{id} cannot be rendered: {cause}.") from error
     for name in wrappers:
-        wrapper = _wrapper_class(name)
+        wrapper = wrapper_class(name)
         with env_errors(f"gym:{id}", f"the wrapper {name}"):
             env = wrapper(env)
     if observe:
         env = SelectObservation(env, observe)
     return wrap_spaces(_add_noise(env, noise))
-
-
-def _wrapper_name(wrapper: str | type) -> str:
-    """The name `module:Class` of a wrapper."""
-    if isinstance(wrapper, type):
-        return f"{wrapper.__module__}:{wrapper.__qualname__}"
-    if not isinstance(wrapper, str) or not all(wrapper.partition(":")[::2]):
-        raise EngramError(f"A wrapper is a class or its name module:Class, not {wrapper!r}.")
-    return wrapper
-
-
-def _wrapper_class(name: str) -> type[gym.Wrapper]:
-    """The class of a wrapper, after importing its module."""
-    module, _, class_name = name.partition(":")
-    try:
-        with working_directory_importable():
-            found = getattr(importlib.import_module(module), class_name, None)
-    except Exception as error:  # whatever a module may do when it is imported
-        raise EngramError(
-            f"The wrapper {name} cannot be imported ({type(error).__name__}: {one_line(error)}): "
-            "install its module, or go to the folder that holds it."
-        ) from error
-    if not (isinstance(found, type) and issubclass(found, gym.Wrapper)):
-        raise EngramError(
-            f"The module {module} has no wrapper {class_name!r}: name a class derived from "
-            "gymnasium.Wrapper, at the top level of the module."
-        )
-    return found
 
 
 def _check_id(id: str) -> None:

@@ -1,5 +1,6 @@
-"""The three noises of the paper's stochastic classical control as Gymnasium wrappers."""
+"""Gymnasium wrappers: the three noises of the paper's classical control, and users' own by name."""
 
+import importlib
 import math
 from copy import deepcopy
 from typing import Any
@@ -7,7 +8,9 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from engram.envs.env_checker import one_line
 from engram.errors import EngramError
+from engram.imports import working_directory_importable
 
 
 class _Noise(gym.Wrapper, gym.utils.RecordConstructorArgs):
@@ -101,3 +104,34 @@ def _check_probability(wrapper: str, p: float) -> float:
     if not (_is_number(p) and 0 <= p <= 1):
         raise EngramError(f"{wrapper} got p={p!r}: give a probability from 0 to 1.")
     return p
+
+
+# Users' own wrappers, by name
+
+
+def wrapper_name(wrapper: str | type) -> str:
+    """The name `module:Class` of a wrapper."""
+    if isinstance(wrapper, type):
+        return f"{wrapper.__module__}:{wrapper.__qualname__}"
+    if not isinstance(wrapper, str) or not all(wrapper.partition(":")[::2]):
+        raise EngramError(f"A wrapper is a class or its name module:Class, not {wrapper!r}.")
+    return wrapper
+
+
+def wrapper_class(name: str) -> type[gym.Wrapper]:
+    """The class of a wrapper, after importing its module."""
+    module, _, class_name = name.partition(":")
+    try:
+        with working_directory_importable():
+            found = getattr(importlib.import_module(module), class_name, None)
+    except Exception as error:  # whatever a module may do when it is imported
+        raise EngramError(
+            f"The wrapper {name} cannot be imported ({type(error).__name__}: {one_line(error)}): "
+            "install its module, or go to the folder that holds it."
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, gym.Wrapper)):
+        raise EngramError(
+            f"The module {module} has no wrapper {class_name!r}: name a class derived from "
+            "gymnasium.Wrapper, at the top level of the module."
+        )
+    return found

@@ -41,7 +41,7 @@ def encode(params: Params, obs: Shaped[Array, "B S"]) -> Float[Array, "B F"]:
 
     It is not to be differentiated.
     """
-    return networks.in_turn(networks.encode_batch, params.q, obs)
+    return networks.apply_sequentially(networks.encode_batch, params.q, obs)
 
 
 def q_values(
