@@ -5,7 +5,7 @@ from typing import Literal
 import jax.numpy as jnp
 import optax
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 Loss = Literal["mse", "huber"]
 
@@ -27,6 +27,27 @@ def td_target(
         greedy = jnp.argmax(selector_q, axis=-1)[..., None]
         next_value = jnp.take_along_axis(next_q, greedy, axis=-1)[..., 0]
     return reward + gamma * (1 - terminal) * next_value
+
+
+def n_step_targets(
+    reward: Float[Array, "T *B"],
+    terminal: Float[Array, "T *B"],
+    truncated: Bool[Array, "T *B"],
+    next_value: Float[Array, "T *B"],
+    gamma: float,
+    n: int,
+) -> Float[Array, "T *B"]:
+    """TD targets along a sequence: n rewards, then a bootstrap.
+
+    There are fewer rewards where the sequence or the episode ends sooner. `next_value` is that of
+    the state after each step. After a truncated step it is unknown, and so is that step's target.
+    """
+    target = reward + gamma * (1 - terminal) * next_value
+    for _ in range(n - 1):
+        later = jnp.where(truncated[1:], next_value[:-1], target[1:])
+        later = jnp.concatenate([later, next_value[-1:]])
+        target = reward + gamma * (1 - terminal) * later
+    return target
 
 
 def td_loss(

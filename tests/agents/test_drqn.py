@@ -161,6 +161,24 @@ def test_the_loss_is_the_mean_squared_td_error_without_truncated_steps(initial_s
     assert loss == pytest.approx(np.mean(np.square(errors)), rel=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("rows", "errors"),
+    [
+        (NO_END, [1 + 2 / 2 + 10 / 4 - 2, 2 + 4 / 2 + 10 / 4 - 3, 4 + 5 - 2]),
+        (TERMINATED, [1 + 2 / 2 - 2, 2 - 3, 4 + 5 - 2]),
+        # The first step's target ends before the truncated one.
+        (TRUNCATED, [1 + 5 - 2, 4 + 5 - 2]),
+    ],
+    ids=["no end", "terminated", "truncated"],
+)
+def test_n_step_targets_end_with_the_sequence_and_the_episode(initial_state, rows, errors):
+    batch = make_batch(*rows)
+    next_q = Q_VALUES(constant_network(initial_state.q, [6.0, 10.0]), batch)[1:]
+    loss_fn = jax.jit(replace(AGENT, n_step=2).loss_fn)
+    loss = loss_fn(constant_network(initial_state.q, [2.0, 3.0]), batch, next_q)
+    assert loss == pytest.approx(np.mean(np.square(errors)), rel=1e-6)
+
+
 def test_a_sequence_of_truncated_steps_has_no_loss(initial_state):
     batch = make_batch(*[(1.0, 0, 1, 0)] * 4)
     assert LOSS(initial_state.q, batch, jnp.ones((3, 1, 2))) == 0.0

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from engram.targets import (
     generalized_advantages,
+    n_step_targets,
     quantile_loss,
     quantile_target,
     td_loss,
@@ -114,3 +115,35 @@ def test_advantages_are_sums_of_discounted_td_errors(reward, value, done, last_v
                 if done[k, env]:
                     break
     np.testing.assert_allclose(advantages, expected, rtol=1e-4, atol=1e-4)
+
+
+N_STEP_TARGETS = jax.jit(n_step_targets, static_argnums=5)
+
+
+@settings(max_examples=40)
+@given(
+    reward=NUMBERS,
+    next_value=NUMBERS,
+    end=st.lists(st.sampled_from(["no", "no", "terminal", "truncated"]), min_size=12, max_size=12),
+    n=st.sampled_from([1, 2, 3, 9]),
+)
+def test_n_step_targets_are_sums_of_discounted_rewards_and_one_value(reward, next_value, end, n):
+    """They are for two environments; a truncated step's target is not used."""
+    gamma = 0.5
+    reward, next_value = (np.array(x, np.float32).reshape(6, 2) for x in (reward, next_value))
+    end = np.array(end).reshape(6, 2)
+    is_terminal, is_truncated = (end == kind for kind in ("terminal", "truncated"))
+    terminal = is_terminal.astype(np.float32)
+    targets = N_STEP_TARGETS(reward, terminal, is_truncated, next_value, gamma, n)
+    for env in range(2):
+        for t in np.flatnonzero(~is_truncated[:, env]):
+            total, last = 0.0, t
+            while True:
+                total += gamma ** (last - t) * reward[last, env]
+                ends = last + 1 in (6, t + n) or is_truncated[last + 1, env]
+                if ends or is_terminal[last, env]:
+                    break
+                last += 1
+            if not is_terminal[last, env]:
+                total += gamma ** (last - t + 1) * next_value[last, env]
+            np.testing.assert_allclose(targets[t, env], total, rtol=1e-6)

@@ -24,7 +24,7 @@ from engram.networks import (
 )
 from engram.optim import apply_gradients
 from engram.periodic import periodically
-from engram.targets import td_target
+from engram.targets import n_step_targets
 from engram.types import Metrics, Spec, TimeStep
 
 
@@ -74,6 +74,8 @@ class DRQN(ReplayConfig, CommonConfig):
     """environment steps between two copies of the network to its target"""
     target_tau: Probability = 1.0
     """share of the network in a target update; 1 copies it"""
+    n_step: Count = 1
+    """rewards in a TD target before it bootstraps; fewer at the end of a sequence"""
     adam_eps: Positive = 1e-8
     """epsilon of Adam"""
     encoder: EncoderName = "nature"
@@ -173,10 +175,17 @@ class DRQN(ReplayConfig, CommonConfig):
         A truncated step is left out: the row after it belongs to another episode.
         """
         steps = jax.tree.map(lambda x: x[self.burn_in : -1], batch)
-        target = td_target(steps.reward, steps.terminal, next_q, self.gamma)
+        has_successor = ~batch.episode_start[self.burn_in + 1 :] | (steps.terminal > 0)
+        target = n_step_targets(
+            steps.reward,
+            steps.terminal,
+            ~has_successor,
+            jnp.max(next_q, axis=-1),
+            self.gamma,
+            self.n_step,
+        )
         values = self.q_values(q, batch)[:-1]
         value = jnp.take_along_axis(values, steps.action[..., None], axis=-1)[..., 0]
-        has_successor = ~batch.episode_start[self.burn_in + 1 :] | (steps.terminal > 0)
         error = has_successor * (target - value) ** 2
         return jnp.sum(error) / jnp.maximum(jnp.sum(has_successor), 1)
 
