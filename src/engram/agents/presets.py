@@ -93,6 +93,8 @@ _PICKUP = {
     "epsilon_end": 0.05,
     "epsilon_decay": 1e5,
     "double_q": True,
+    "n_step": 5,
+    "adam_eps": 1.5e-4,
 }
 _PICKUP_MEMORY = {"num_neighbours": 15, "chunk": 20, "memory_size": 10_000}
 
@@ -176,8 +178,18 @@ PRESETS = {
                 "target_update_interval": 2_000,
                 "epsilon_end": 0.05,
                 "epsilon_decay": 1e5,
+                "n_step": 5,
+                "adam_eps": 1.5e-4,
             },
-            "ppo": {"recurrent": True, "lstm_size": 256, "hidden_size": 512, "num_steps": 512},
+            "ppo": {
+                "recurrent": True,
+                "lstm_size": 256,
+                "hidden_size": 512,
+                "learning_rate": 2.5e-4,
+                "num_steps": 2_048,
+                "update_epochs": 4,
+                "num_minibatches": 8,
+            },
         },
     ),
     "scaled": Preset(
