@@ -88,15 +88,18 @@ def test_layers_leave_a_feature_map_of_3_by_3_if_they_can(shape, name, layers):
     assert layers_for(shape, name) == layers
 
 
+@pytest.mark.parametrize("is_bytes", [False, True], ids=["floats", "bytes"])
 @pytest.mark.parametrize(("kernel", "stride"), [(8, 4), (4, 2), (3, 1)])
-def test_a_convolution_equals_the_one_of_lax(kernel, stride):
+def test_a_convolution_equals_the_one_of_lax(kernel, stride, is_bytes):
     layer = Convolution(3, 5, kernel, stride, jax.random.key(0))
     image = jax.random.normal(jax.random.key(1), (21, 18, 3))
+    if is_bytes:
+        image = jax.random.randint(jax.random.key(1), image.shape, 0, 256).astype(jnp.uint8)
     blocks = kernel // stride
     # Weights are ordered by block, then by pixel within a block.
     weight = layer.linear.weight.reshape(5, blocks, blocks, stride, stride, 3)
     weight = weight.transpose(0, 5, 1, 3, 2, 4).reshape(5, 3, kernel, kernel)
-    image_chw = image.transpose(2, 0, 1)[None]
+    image_chw = (image / 255 if is_bytes else image).transpose(2, 0, 1)[None]
     expected = jax.lax.conv(image_chw, weight, (stride, stride), "VALID")[0].transpose(1, 2, 0)
     expected = jax.nn.relu(expected + layer.linear.bias)
     np.testing.assert_allclose(jax.jit(Convolution.__call__)(layer, image), expected, atol=1e-5)

@@ -210,10 +210,11 @@ def assert_nearest_in_order(keys, size, queries, k, squared, slots):
     size=st.integers(0, 3000),
     exponent=st.sampled_from([-60, 0, 50]),
     offset=st.sampled_from([0, 512]),
+    k=st.sampled_from([7, 15]),
 )
-@example(seed=0, size=3000, exponent=50, offset=512)
-@example(seed=1, size=0, exponent=0, offset=0)
-def test_ties_are_broken_by_the_lower_slot(seed, size, exponent, offset):
+@example(seed=0, size=3000, exponent=50, offset=512, k=7)
+@example(seed=1, size=0, exponent=0, offset=0, k=15)
+def test_ties_are_broken_by_the_lower_slot(seed, size, exponent, offset, k):
     rng = np.random.default_rng(seed)
 
     def integers(count):
@@ -221,8 +222,8 @@ def test_ties_are_broken_by_the_lower_slot(seed, size, exponent, offset):
         return 2.0**exponent * numbers.astype(np.float32)
 
     keys, queries = integers(3000), integers(21)
-    answer = jitted(7, FEW_NEAREST)(keys, np.int32(size), queries)
-    assert_nearest_in_order(keys, size, queries, 7, *answer)
+    answer = jitted(k, FEW_NEAREST)(keys, np.int32(size), queries)
+    assert_nearest_in_order(keys, size, queries, k, *answer)
 
 
 def test_keys_too_large_to_be_squared_hide_no_neighbour():

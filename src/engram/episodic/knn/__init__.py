@@ -13,6 +13,8 @@ from engram.episodic.knn.portable import blockwise_topk, portable_knn, to_answer
 
 FEW_NEIGHBOURS = 8
 """up to so many neighbours a GPU searches without storing distances"""
+FEW_IN_MANY_SLOTS, MANY_SLOTS = 16, 8_192
+"""the same in at least so many slots"""
 
 
 def nearest_neighbours(
@@ -27,7 +29,8 @@ def nearest_neighbours(
     device = platform()
     if device == "cpu" and cpp.is_available():
         return cpp.nearest_neighbours(keys, size, queries, k)
-    is_few = k <= FEW_NEIGHBOURS and keys.shape[1] <= pallas.MAX_KEY_SIZE
+    limit = FEW_IN_MANY_SLOTS if keys.shape[0] >= MANY_SLOTS else FEW_NEIGHBOURS
+    is_few = k <= limit and keys.shape[1] <= pallas.MAX_KEY_SIZE
     if device == "gpu" and pallas.is_available(is_few):
         search = few_neighbours if is_few else many_neighbours
         return search(keys, size, queries, k)

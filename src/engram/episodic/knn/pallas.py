@@ -15,6 +15,8 @@ BLOCK = 16
 """adjacent slots whose smallest distance is found at once"""
 KERNEL_NUMBERS = 8192
 """numbers of the keys that one program of the kernel holds"""
+QUERIES = 16
+"""queries that one program goes through"""
 MAX_KEY_SIZE = 32
 """largest key of `few_nearest`: keys and queries must fit into a multiprocessor"""
 
@@ -39,6 +41,7 @@ def squared_distances(
     size: Int[Array, ""],
     queries: Float[Array, "Q H"],
     interpret: bool = False,
+    queries_each: int = QUERIES,
 ) -> tuple[Float[Array, "Q M"], Float[Array, "Q M/BLOCK"]]:
     """Squared distances of each query to all keys, and the minimum of each BLOCK of them.
 
@@ -54,7 +57,7 @@ def squared_distances(
     programs = pl.cdiv(slots, rows)
 
     def kernel(keys, size, queries, squared, minima):
-        first = pl.program_id(0) * rows
+        first, first_query = pl.program_id(0) * rows, pl.program_id(1) * queries_each
 
         @pl.when(first < size[0])
         def _():
@@ -78,13 +81,14 @@ def squared_distances(
                         distance.reshape(-1, BLOCK), axis=1
                     )
 
-            lax.fori_loop(0, count, one, None)
+            last_query = jnp.minimum(first_query + queries_each, count)
+            lax.fori_loop(first_query, last_query, one, None)
 
     sizes = programs * rows, programs * rows // BLOCK
     distances, minima = pl.pallas_call(
         kernel,
         out_shape=[jax.ShapeDtypeStruct((count, size), jnp.float32) for size in sizes],
-        grid=(programs,),
+        grid=(programs, pl.cdiv(count, queries_each)),
         compiler_params=triton.CompilerParams(num_warps=4, num_stages=1),
         interpret=interpret,
         name="squared_distances",
