@@ -101,7 +101,7 @@ def _learning(learned: Sequence[dict[str, Any]]) -> str:
     if not learned:
         return (
             "## (c) Learning curves and (d) policies\n\nNot trained yet: "
-            "`python -m engram.paper.miniworld_learning --seed 0`.\n"
+            "`python -m engram.paper.miniworld_learning`.\n"
         )
     steps, seeds = learned[0]["steps"], len(learned)
     areas = {room: [_area(one[room]) for one in learned] for room in LABELS}
