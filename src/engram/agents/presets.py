@@ -88,7 +88,7 @@ _PICKUP = {
     "learning_starts": 20_000,
     "train_frequency": 4,
     "buffer_size": 200_000,
-    "target_update_interval": 2_000,
+    "target_update_interval": 8_000,
     "loss": "huber",
     "epsilon_end": 0.05,
     "epsilon_decay": 1e5,

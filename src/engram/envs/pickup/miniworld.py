@@ -21,7 +21,7 @@ WINDOW = 240, 180
 """width and height of rendered pictures; walls of bricks make films large"""
 VERSION = "2.1.0"
 PIP = "pip install miniworld==2.1.0 pyglet==1.5.31"
-APT = "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri"
+APT = "apt install libegl1 libgl1 libglu1-mesa libgl1-mesa-dri libfontconfig1"
 
 
 def make(config: PickupConfig, render_mode: str | None = None) -> gym.Env:
