@@ -47,10 +47,10 @@ DPI = 200
 def learning_curves(
     curves: Mapping[str, Curves], path: str | Path, title: str, subtitle: str = ""
 ) -> None:
-    """Draws one panel: per label the mean over seeds, its 95% interval, and each seed faintly."""
+    """Draws one panel: the mean over seeds, its 95% interval, and each seed faintly."""
     figure = Figure(figsize=(6.4, 4.0), dpi=DPI, layout="constrained")
     axes = figure.subplots()
-    lines = _draw_curves(axes, curves, colours(curves), draw_seeds=True)
+    draw_curves(axes, curves, colours(curves), draw_seeds=True)
     axes.set_xlabel(X_LABEL, fontsize=9, color=GREY)
     axes.set_ylabel(Y_LABEL, fontsize=9, color=GREY)
     pad = 22 if subtitle else 8
@@ -58,10 +58,6 @@ def learning_curves(
     if subtitle:
         units = "axes fraction", "offset points"
         axes.annotate(subtitle, (0, 1), (0, 8), *units, fontsize=8.5, color=GREY)
-    if len(curves) > 1:
-        # The legend has the order of the curves' ends.
-        highest_first = sorted(lines, key=lambda label: _last_height(lines[label]), reverse=True)
-        _legend(figure, {label: lines[label] for label in highest_first}, "outside right center")
     save(figure, path)
 
 
@@ -74,7 +70,7 @@ def plot_grid(
     figure, axes = grid_of_axes(len(panels), columns, (2.7, 2.05), 0.3)
     palette, lines = colours(labels), {}
     for ax, (title, curves) in zip(axes, panels.items(), strict=False):
-        lines |= _draw_curves(ax, curves, palette, draw_seeds=False)
+        lines |= draw_curves(ax, curves, palette, draw_seeds=False)
         panel_title(ax, title)
     y_label = Y_LABEL if len(panels) > columns else Y_LABEL.replace(", ", ",\n")
     outer_labels(figure, X_LABEL, y_label)
@@ -90,7 +86,7 @@ def plot_panels(
     columns = max(1, min(columns, len(panels)))
     figure, axes = grid_of_axes(len(panels), columns, (3.3, 2.7), 0.4)
     for ax, (title, (x_label, curves)) in zip(axes, panels.items(), strict=False):
-        lines = _draw_curves(ax, curves, colours(curves), draw_seeds=False)
+        lines = draw_curves(ax, curves, colours(curves), draw_seeds=False)
         panel_title(ax, title)
         ax.set_xlabel(x_label, fontsize=8, color=GREY)
         style: Any = {"frameon": False, "fontsize": 7, "labelcolor": DARK, "handlelength": 1.2}
@@ -143,65 +139,6 @@ def plot_series(
     save(figure, path)
 
 
-def plot_bars(
-    names: Sequence[str],
-    values: Mapping[str, Sequence[float]],
-    path: str | Path,
-    title: str,
-    x_label: str,
-) -> None:
-    """Draws a group of bars per name, one per label: linear up to 100, logarithmic beyond.
-
-    NaN has no bar."""
-    height = 0.9 + 0.16 * len(names) * (len(values) + 1)
-    figure = Figure(figsize=(6.4, height), dpi=DPI, layout="constrained")
-    axes, palette, width = figure.subplots(), colours(values), 0.8 / max(1, len(values))
-    centres = np.arange(len(names))
-    for i, (label, lengths) in enumerate(values.items()):
-        positions = centres + (i - (len(values) - 1) / 2) * width
-        axes.barh(positions, lengths, 0.9 * width, color=palette[label], label=label)
-    axes.set_yticks(centres, list(names))
-    axes.invert_yaxis()
-    axes.set_xscale("symlog", linthresh=100)
-    axes.xaxis.set_major_formatter(FuncFormatter(_abbreviate))
-    axes.axvline(0, color="#AAAAAA", linewidth=0.6)
-    axes.axvline(100, color="#AAAAAA", linewidth=0.6, linestyle=":")
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(colors=GREY, labelsize=8, length=0)
-    axes.set_xlabel(x_label, fontsize=9, color=GREY)
-    axes.set_title(title, loc="left", fontsize=12, fontweight="bold", color=DARK)
-    axes.legend(frameon=False, fontsize=9, labelcolor=DARK)
-    save(figure, path)
-
-
-def plot_trajectories(
-    panels: Mapping[str, np.ndarray],
-    highlighted: np.ndarray,
-    values: np.ndarray,
-    path: str | Path,
-) -> None:
-    """Draws panels of paths through a plane, and a map of values on [-1, 1] x [-1, 1].
-
-    Earlier steps are fainter; highlighted steps are blue, the others red."""
-    size = 2.6 * (len(panels) + 1), 2.7
-    figure = Figure(figsize=size, dpi=DPI, layout="constrained")
-    *path_axes, map_axes = figure.subplots(1, len(panels) + 1)
-    for ax, (title, points) in zip(path_axes, panels.items(), strict=True):
-        ax.plot(*points.T, color="#CCCCCC", linewidth=0.6, zorder=1)
-        opacity = np.linspace(0.15, 1.0, len(points))
-        for mask, colour in ((highlighted, "#0072B2"), (~highlighted, "#D55E00")):
-            alpha = opacity[mask]
-            ax.scatter(*points[mask].T, c=colour, alpha=alpha, s=14, linewidths=0, zorder=2)
-        ax.set_title(title, loc="left", fontsize=9, fontweight="bold", color=DARK)
-        ax.tick_params(colors=GREY, labelsize=7)
-    extent = (-1, 1, -1, 1)
-    image = map_axes.imshow(values, origin="lower", extent=extent, cmap="viridis", aspect="auto")
-    map_axes.set_title("value by memory", loc="left", fontsize=9, fontweight="bold", color=DARK)
-    map_axes.tick_params(colors=GREY, labelsize=7)
-    figure.colorbar(image, ax=map_axes).ax.tick_params(labelsize=7, colors=GREY)
-    save(figure, path)
-
-
 def colours(labels: Iterable[str]) -> dict[str, str]:
     """A colour for each label: the agent's own, or the next extra one."""
     labels = list(labels)
@@ -233,9 +170,10 @@ def outer_labels(figure: Figure, x_label: str, y_label: str) -> None:
     figure.supylabel(y_label, fontsize=9, color=GREY)
 
 
-def _draw_curves(
+def draw_curves(
     axes: Axes, curves: Mapping[str, Curves], palette: Mapping[str, str], draw_seeds: bool
 ) -> dict[str, Line2D]:
+    """Draws the mean of each label's seeds and its 95% interval, and returns the lines."""
     lines = {}
     for label, seeds in curves.items():
         colour, is_prominent = palette[label], label.lower() == PROMINENT
@@ -271,11 +209,6 @@ def _abbreviate(number: float, _: int) -> str:
         if abs(number) >= size:
             return f"{number / size:g}{unit}"
     return f"{number:g}"
-
-
-def _last_height(line: Line2D) -> float:
-    heights = np.asarray(line.get_ydata())
-    return heights[-1] if len(heights) else -np.inf
 
 
 def _legend(figure: Figure, lines: Mapping[str, Line2D], loc: Any, ncols: int = 1) -> None:

@@ -5,6 +5,8 @@ import os
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from matplotlib import pyplot
 from matplotlib.animation import FFMpegWriter
 from matplotlib.colors import to_rgb
@@ -12,6 +14,7 @@ from PIL import Image
 
 from engram.errors import EngramError
 from engram.figures import COLOURS, colours, learning_curves, plot_grid
+from engram.paper.figures import plot_scores, plot_variants, spread
 from engram.video import save_video
 
 STEPS = np.arange(0, 1000, 50)
@@ -34,14 +37,6 @@ def test_learning_curves_draw_every_agent_in_its_colour(tmp_path):
     assert share(path, COLOURS["mbec++"]) > share(path, COLOURS["dqn"]) > 0.001
     assert share(path, COLOURS["nec"]) == 0
     assert os.listdir(tmp_path) == ["curves.png"]
-
-
-def test_legend_is_drawn_only_for_several_agents(tmp_path):
-    learning_curves({"dqn": curves(0.0)}, tmp_path / "one.png", "Task")
-    learning_curves({"dqn": curves(0.0), "mbec": {}}, tmp_path / "two.png", "Task")
-    orange = [share(tmp_path / name, COLOURS["mbec"]) for name in ("one.png", "two.png")]
-    assert orange[0] == 0  # mbec has no curve, so all its colour is the legend's
-    assert orange[1] > 0
 
 
 def test_every_seed_is_drawn_faintly(tmp_path):
@@ -73,6 +68,38 @@ def test_grid_grows_with_its_tasks_and_shows_each_agent(tmp_path, tasks, size):
     assert all(
         share(tmp_path / "grid.png", COLOURS[name]) > 0.0005 for name in ("mbec++", "dqn", "random")
     )
+
+
+def test_variants_have_one_axis_and_a_label_each_in_their_colour(tmp_path):
+    path = tmp_path / "variants.png"
+    plot_variants({"low": {"dqn": curves(0.0)}, "high": {"mbec++": curves(50.0), "mine": {}}}, path)
+    halves = np.split(np.asarray(Image.open(path).convert("RGB"), float), 2, axis=1)
+    heights = []
+    for half, name in zip(halves, ("dqn", "mbec++"), strict=True):
+        is_drawn = np.abs(half - 255 * np.array(to_rgb(COLOURS[name]))).max(axis=-1) < 8
+        heights.append(np.median(np.flatnonzero(is_drawn.any(axis=1))))
+        last_column = np.flatnonzero(is_drawn.any(axis=0))[-1]
+        assert last_column > 0.75 * half.shape[1]  # the label is right of the axes
+    assert heights[1] < heights[0] - 100
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_labels_are_apart_in_order_and_not_moved_without_need(places):
+    places, gap = sorted(places), 0.1
+    moved = spread(places, gap)
+    assert max(moved) <= 1
+    assert all(np.diff(moved) >= gap - 1e-9)
+    if all(np.diff(places) >= gap):
+        assert moved == places
+
+
+def test_scores_show_every_seed_and_their_mean(tmp_path):
+    scores = {"dqn": [0.0, 50.0, 100.0], "mbec++": [80.0]}
+    plot_scores({"pong": scores, "hero": {"mbec++": [10.0]}}, tmp_path / "a.png", "Title", "%")
+    plot_scores({"pong": scores, "hero": scores}, tmp_path / "b.png", "Title", "%")
+    of_dqn = [share(tmp_path / name, COLOURS["dqn"]) for name in ("a.png", "b.png")]
+    assert 0 < 1.5 * of_dqn[0] < of_dqn[1]  # hero has dqn's dots in one of them alone
 
 
 def test_grid_without_tasks_is_an_empty_figure(tmp_path):

@@ -37,7 +37,7 @@ ROOMS = [
     "video evaluation doctor env_report",
     "training_loop hooks best_policy training",
     "loggers loggers.tensorboard loggers.console",
-    "paper paper.running paper.runs paper.verdicts paper.experiment paper.jobs",
+    "paper paper.figures paper.running paper.runs paper.verdicts paper.experiment paper.jobs",
     "paper.descriptions paper.noisy_control paper.ablations paper.engram_preset paper.new_seeds",
     "paper.maze paper.navigation paper.convergence paper.theory paper.parameters",
     "paper.trajectory_space paper.miniworld paper.miniworld_learning",

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from engram.agents import make
-from engram.figures import learning_curves
 from engram.paper.experiment import Claim, Comparisons, Experiment, ExperimentResults
+from engram.paper.figures import plot_variants
 from engram.paper.noisy_control import AS_TRAINED, SOLVED, classic_runs
 from engram.paper.runs import Run
 from engram.paper.verdicts import Comparison, compare, compare_to_threshold
@@ -26,6 +26,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "K_w=1": {"num_write_neighbours": 1},
     "no refine": {"p_refine": 0.0},
 }
+PANELS = {
+    "K = 15 neighbours": ("K=1", "K=5"),
+    "chunk L = 10": ("L=1", "L=50"),
+    "memory size N = 3,000": ("N=500", "N=30000"),
+    "TR loss": ("no TR loss", "TP loss"),
+    "writing to all K, refining": ("K_w=1", "no refine"),
+}
+"""changes that are drawn together, under what the full agent has"""
 BETAS = {f"beta={beta:g}": {"fixed_beta": beta} for beta in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)}
 
 
@@ -84,9 +92,14 @@ def dynamic_leads(results: ExperimentResults) -> list[Comparison]:
     ]
 
 
-def draw_task(task: str, subtitle: str, results: ExperimentResults, path: Path) -> None:
+def draw_panels(panels: dict[str, tuple[str, ...]], results: ExperimentResults, path: Path) -> None:
+    """A panel for each group of changes, with the full agent in all."""
     curves = {label: result.curves for (_, label), result in results.runs.items()}
-    learning_curves(curves, path, task, subtitle)
+    drawn = {
+        title: {label: curves[label] for label in (FULL, *labels) if label in curves}
+        for title, labels in panels.items()
+    }
+    plot_variants({title: lines for title, lines in drawn.items() if len(lines) > 1}, path)
 
 
 ABLATIONS = Experiment(
@@ -126,7 +139,7 @@ ABLATIONS = Experiment(
             "final return above −199, and area below that of the full agent",
         ),
     ),
-    draw=partial(draw_task, CAR, "MBEC++, one change at a time"),
+    draw=partial(draw_panels, PANELS),
 )
 
 CONSOLIDATION = Experiment(
@@ -153,5 +166,5 @@ CONSOLIDATION = Experiment(
             "area under the curve",
         ),
     ),
-    draw=partial(draw_task, POLE, "fixed and dynamic weights of the memory"),
+    draw=partial(draw_panels, {label: (label,) for label in BETAS}),
 )

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from engram.envs.atari import FRAME_SKIP
-from engram.figures import plot_bars, plot_grid
+from engram.figures import plot_grid
 from engram.page import markdown_table
+from engram.paper.figures import plot_scores
 from engram.stats import iqm
 
 DATA = Path(__file__).parent.parent / "data"
@@ -30,6 +31,7 @@ PUBLISHED = {
     ),
 }
 """by emulator frames: a file, and the names of its columns here"""
+SCORES_LABEL = "human-normalized test return, % (random play 0, a human 100): seeds and their mean"
 MeanReturns = Mapping[str, Mapping[str, float]]
 """by agent and game"""
 SeedReturns = Mapping[str, Mapping[str, list[float]]]
@@ -176,17 +178,19 @@ def draw(rows: Sequence[dict[str, Any]], folder: Path) -> None:
     for frames in budgets(rows):
         ours = test_returns(rows, frames)
         theirs = {name: x for name, x in published(frames).items() if name.startswith("MBEC++")}
-        names = games(ours)
-        bars = {
-            agent: [
-                human_normalized(by_game[game], game) if game in by_game else float("nan")
-                for game in names
-            ]
-            for agent, by_game in (means(ours) | theirs).items()
+        everyone = ours | {
+            agent: {game: [returned] for game, returned in by_game.items()}
+            for agent, by_game in theirs.items()
         }
-        path = folder / f"scores-{frames}.png"
-        title, x_label = f"{frames:,} emulator frames", "human-normalized test return, %"
-        plot_bars(names, bars, path, title, x_label)
+        panels = {
+            game: {
+                agent: [human_normalized(returned, game) for returned in by_game.get(game, ())]
+                for agent, by_game in everyone.items()
+            }
+            for game in games(ours)
+        }
+        path, title = folder / f"scores-{frames}.png", f"{frames:,} emulator frames"
+        plot_scores(panels, path, title, SCORES_LABEL)
         draw_curves(rows, frames, folder / f"curves-{frames}.png")
 
 

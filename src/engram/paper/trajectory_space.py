@@ -17,9 +17,9 @@ from engram.agents import make
 from engram.agents.common import network_input
 from engram.envs import get_task
 from engram.episodic import control, trajectory_model
-from engram.figures import plot_trajectories
 from engram.networks import zero_state
 from engram.paper.experiment import Claim, Experiment, ExperimentResults
+from engram.paper.figures import plot_trajectories
 from engram.paper.noisy_control import AS_TRAINED
 from engram.paper.verdicts import Comparison, compare, compare_to_threshold
 
@@ -127,9 +127,9 @@ def value_map(episodic: control.EpisodicState, agent: Any) -> list[list[float]]:
 
 def draw(results: ExperimentResults, path: Path) -> None:
     plotted, values = results.numbers["plotted"], np.array(results.numbers["values"])
-    panels = {"state space, as observed": np.array(plotted["observation"])}
-    panels |= {f"trajectories, {label}": np.array(plotted[label]) for label in LOSSES}
-    plot_trajectories(panels, np.array(plotted["is_stale"]), values, path)
+    observed = ("position", "velocity"), np.array(plotted["observation"])
+    trajectories = {label: np.array(plotted[label]) for label in LOSSES}
+    plot_trajectories(observed, trajectories, np.array(plotted["is_stale"]), values, path)
 
 
 def r2(results: ExperimentResults, label: str) -> np.ndarray:
