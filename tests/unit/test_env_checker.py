@@ -47,6 +47,15 @@ def test_an_unusable_action_space_is_refused_with_a_remedy(space, cause):
         check_env(ScriptedEnv(action_space=space), "my-env")
 
 
+def test_an_environment_with_a_discrete_variant_is_refused_with_its_argument():
+    class Both(ScriptedEnv):
+        def __init__(self, continuous: bool = True):
+            super().__init__(action_space=spaces.Box(-1, 1, (2,)))
+
+    with pytest.raises(EngramError, match=r"continuous .*--env-kwargs continuous=false"):
+        check_env(Both(), "my-env")
+
+
 @pytest.mark.parametrize(
     "space",
     [

@@ -309,6 +309,11 @@ def test_a_gymnasium_environment_that_cannot_be_made_is_named(method):
         getattr(raising, method)()
 
 
+def test_an_environment_of_mujoco_is_refused_for_its_actions():
+    with pytest.raises(EngramError, match=r"one of MuJoCo's, whose actions are continuous"):
+        get_task("gym:HalfCheetah-v5").inspect()
+
+
 # Functions that make an environment
 
 

@@ -8,6 +8,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from typing import Any
 
 import gymnasium as gym
@@ -46,7 +47,7 @@ def check_spaces(env: gym.Env, name: str) -> None:
         raise EngramError(
             f"{name} is {_kind(env)}, not a gymnasium.Env: derive it from gymnasium.Env."
         )
-    cause = _action_space_error(getattr(env, "action_space", None))
+    cause = _action_space_error(env)
     cause = cause or _observation_space_error(getattr(env, "observation_space", None))
     if cause:
         raise EngramError(f"The environment {name} cannot be used as it is: {cause}.")
@@ -171,7 +172,8 @@ def _check_reset(env: gym.Env, name: str, space: spaces.Box) -> Any:
     return result[0]
 
 
-def _action_space_error(space: Any) -> str | None:
+def _action_space_error(env: gym.Env) -> str | None:
+    space: Any = getattr(env, "action_space", None)
     remedy = "agents choose one of n actions: use Discrete(n)"
     match space:
         case spaces.Discrete(start=0):
@@ -180,6 +182,11 @@ def _action_space_error(space: Any) -> str | None:
             return (
                 f"its action_space counts from {start}, but agents count from 0: "
                 f"use Discrete({n}), or let engram.envs.get_task wrap it"
+            )
+        case spaces.Box() if "continuous" in signature(type(env.unwrapped)).parameters:
+            return (
+                f"its action_space is continuous ({space}), but agents choose one of n actions: "
+                "make it with continuous=False (--env-kwargs continuous=false)"
             )
         case spaces.Box():
             return (

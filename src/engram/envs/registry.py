@@ -255,6 +255,12 @@ def _gym_errors(id: str, method: str) -> Iterator[None]:
             with working_directory_importable() if has_module else nullcontext():
                 yield
         except (gym.error.DependencyNotInstalled, ImportError) as error:
+            if "mujoco" in str(error).lower():
+                raise EngramError(
+                    f"gym:{id} is one of MuJoCo's, whose actions are continuous, but agents choose "
+                    "one of n actions: choose another, or give --wrapper a class that maps n "
+                    "actions to MuJoCo's and install MuJoCo."
+                ) from error
             is_module = has_module and isinstance(error, ModuleNotFoundError)
             remedy = "install it" + (" or go to the folder that contains it" if is_module else "")
             raise EngramError(
