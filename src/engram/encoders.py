@@ -74,10 +74,11 @@ class Convolution(eqx.Module):
 
     def __call__(self, x: Shaped[Array, "H W C"]) -> Float[Array, "h w O"]:
         assert self.linear.bias is not None
-        if x.dtype == jnp.uint8:
+        if x.dtype == jnp.uint8 and platform() == "gpu":
             inputs = patches_of_bytes(x, self.kernel, self.stride)
         else:
-            inputs = patches(x, self.kernel, self.stride)
+            # Patches of bytes are gathered four times as fast as patches of floats.
+            inputs = to_float(patches(x, self.kernel, self.stride))
         return jax.nn.relu(inputs @ self.linear.weight.T + self.linear.bias)
 
 
@@ -85,7 +86,7 @@ def patches_of_bytes(x: UInt8[Array, "H W C"], kernel: int, stride: int) -> Floa
     """The windows of a convolution scaled to [0, 1], stored as bytes until they are multiplied.
 
     XLA would store four times as much in floats. A GPU converts bytes within a matrix product, but
-    signed ones only.
+    signed ones only; a CPU is faster with floats.
     """
     signed = lax.bitcast_convert_type(x ^ 128, jnp.int8)
     stored = lax.optimization_barrier(patches(signed, kernel, stride))
