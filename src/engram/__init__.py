@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from engram.policy import Policy
     from engram.run_figures import plot
     from engram.training import Hook, Progress, Result, evaluate, load, resume, train
+    from engram.tuning import TuneResult, tune
     from engram.types import Agent
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "Task",
     "TensorBoard",
     "TimeBudget",
+    "TuneResult",
     "compare",
     "evaluate",
     "load",
@@ -47,6 +49,7 @@ __all__ = [
     "register",
     "resume",
     "train",
+    "tune",
 ]
 
 _MODULES = {
@@ -61,6 +64,7 @@ _MODULES = {
     "run_figures": ("plot",),
     "types": ("Agent",),
     "training": ("Hook", "Progress", "Result", "evaluate", "load", "resume", "train"),
+    "tuning": ("TuneResult", "tune"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

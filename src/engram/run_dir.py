@@ -18,6 +18,8 @@ from engram.errors import EngramError
 from engram.files import atomic_write, write_json
 
 FILES = ("config.json", "curves.csv", "metrics.csv", "summary.json", "checkpoint")
+STUDY_FILE = "study.db"
+"""in the folder of a study, which lies beside run folders"""
 
 Curves = dict[int, tuple[np.ndarray, np.ndarray]]
 """for each seed its steps and returns"""

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from engram.errors import EngramError
-from engram.run_dir import Curves, RunDir
+from engram.run_dir import STUDY_FILE, Curves, RunDir
 
 MAX_OPTIONS = 3
 """a label names at most so many options; beyond, the name of the folder is shorter"""
@@ -45,7 +45,10 @@ class LabelledRun:
 
 
 def read_runs(paths: Sequence[str | Path]) -> list[LabelledRun]:
-    """The runs in these folders, in this order, with labels that tell them apart."""
+    """The runs in these folders, in this order, with labels that tell them apart.
+
+    Studies are left out, so that `runs/*` may have some."""
+    paths = [path for path in paths if not Path(path, STUDY_FILE).exists()]
     if not paths:
         raise EngramError("There is no run folder to read: name one that `engram train` made.")
     _check_distinct([Path(path) for path in paths])

@@ -36,6 +36,7 @@ ROOMS = [
     "stats page figures run_labels run_figures comparison_tables comparison",
     "video evaluation doctor env_report",
     "training_loop hooks best_policy training",
+    "search_space study tuning",
     "loggers loggers.tensorboard loggers.console",
     "paper paper.figures paper.running paper.runs paper.verdicts paper.experiment paper.jobs",
     "paper.descriptions paper.noisy_control paper.ablations paper.engram_preset paper.new_seeds",
@@ -44,7 +45,7 @@ ROOMS = [
     "paper.noisy_control_page paper.maze_page paper.pickup_page",
     "paper.validation paper.atari_scores paper.atari_runs paper.atari_page paper.campaign",
     "paper.atari paper.experiments paper.report paper.maze_animation",
-    "cli.training cli.evaluation cli.comparison cli.paper cli.play cli.config_file",
+    "cli.training cli.tuning cli.evaluation cli.comparison cli.paper cli.play cli.config_file",
     "cli.arguments cli cli.__main__",
     "__main__ engram",
 ]

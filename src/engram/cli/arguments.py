@@ -14,13 +14,15 @@ from engram.cli.config_file import parse_options, read_config_file
 from engram.cli.evaluation import Check, Doctor, Eval, List, Show
 from engram.cli.paper import Campaign, Report, Reproduce
 from engram.cli.play import Play
-from engram.cli.training import Resume, Train
+from engram.cli.training import AgentCommand, Resume, Train
+from engram.cli.tuning import Tune
 from engram.config import check, convert, split_type
 from engram.errors import EngramError, nearest_names
 
 COMMANDS: dict[str, type] = {
     "train": Train,
     "resume": Resume,
+    "tune": Tune,
     "eval": Eval,
     "check": Check,
     "plot": Plot,
@@ -38,7 +40,7 @@ Reinforcement learning with episodic memory, many runs in one compiled program.
   engram train mbec++ cartpole-gaussian
   engram train dqn gym:Acrobot-v1 --seeds 5 --steps 5e4 --learning-rate 1e-3
   engram --version   (--traceback, with any command, shows where an error arose)"""
-SEVERAL_WORDS = ("env_kwargs", "wrapper", "observe")
+SEVERAL_WORDS = ("env_kwargs", "wrapper", "observe", "space")
 """options whose value may be several words, and which may be given more than once"""
 MARKERS = (
     tyro.conf.OmitArgPrefixes,
@@ -67,7 +69,7 @@ def read_command(arguments: list[str]) -> Any:
     if not wants_help:
         check_names(name, command, names)
     kinds = option_types(command)
-    if command is Train and names:
+    if issubclass(command, AgentCommand) and names:
         kinds |= agent_option_types(names[0], kinds)
     options = read_options(flags, kinds, f"engram {' '.join([name, *names])} --help")
     if file is not None:
@@ -75,8 +77,10 @@ def read_command(arguments: list[str]) -> Any:
         if "seed" in options or "seeds" in options:  # each replaces both
             of_file = {name: x for name, x in of_file.items() if name not in ("seed", "seeds")}
         options = of_file | options
-    if command is Train and names:
-        command = Train.with_agent_options(*names[:2], preset=options.get("preset"))
+    if issubclass(command, AgentCommand) and names:
+        command = command.with_agent_options(
+            *names[:2], preset=options.get("preset"), given=tuple(options)
+        )
     flags = [f"--{option.replace('_', '-')}={value}" for option, value in options.items()]
     return call_tyro(COMMANDS | {name: command}, [name, *names, *flags, *["--help"] * wants_help])
 

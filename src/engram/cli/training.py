@@ -4,7 +4,7 @@ import dataclasses
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -21,8 +21,41 @@ Seed = Annotated[int, Range(0, 2**32 - 1)]
 # Modules that import JAX are imported where they are used: `engram --help` must not wait for them.
 
 
+class AgentCommand:
+    """A command that takes an agent, a task and the agent's options."""
+
+    options: ClassVar[Any] = None  # the agent with its options; a field once its name is known
+    given: ClassVar[Collection[str]] = ()
+    """names of the options on the command line"""
+
+    @classmethod
+    def with_agent_options(
+        cls,
+        agent: str,
+        task: str | None = None,
+        preset: str | None = None,
+        given: Collection[str] = (),
+    ) -> type[Self]:
+        """The command with an agent's options, whose defaults are those of the preset."""
+        from engram.agents import default_preset, make
+        from engram.envs import get_task
+
+        if preset is None:
+            preset = default_preset(agent, None if task is None else get_task(task).preset)
+        default = make(agent, preset)
+        group = Annotated[type(default), tyro.conf.arg(name=agent)]
+        fields = [
+            ("preset", str | None, dataclasses.field(default=preset)),
+            ("options", group, dataclasses.field(default=default)),
+        ]
+        command = dataclasses.make_dataclass(cls.__name__, fields, bases=(cls,), frozen=True)
+        command.__doc__ = cls.__doc__
+        command.given = given
+        return command
+
+
 @dataclass(frozen=True)
-class Train:
+class Train(AgentCommand):
     """Train an agent, ten seeds at once, and write a run folder."""
 
     agent: str
@@ -60,27 +93,6 @@ class Train:
     config: str | None = None
     """a TOML file, a run folder or its config.json with agent, task and options, instead of them;
     options beside it come first"""
-    options: ClassVar[Any] = None  # the agent with its options; a field once its name is known
-
-    @classmethod
-    def with_agent_options(
-        cls, agent: str, task: str | None = None, preset: str | None = None
-    ) -> type[Self]:
-        """The command with an agent's options, whose defaults are those of the preset."""
-        from engram.agents import default_preset, make
-        from engram.envs import get_task
-
-        if preset is None:
-            preset = default_preset(agent, None if task is None else get_task(task).preset)
-        default = make(agent, preset)
-        group = Annotated[type(default), tyro.conf.arg(name=agent)]
-        fields = [
-            ("preset", str | None, dataclasses.field(default=preset)),
-            ("options", group, dataclasses.field(default=default)),
-        ]
-        command = dataclasses.make_dataclass(cls.__name__, fields, bases=(cls,), frozen=True)
-        command.__doc__ = cls.__doc__
-        return command
 
     def run(self) -> None:
         from engram import training
@@ -206,9 +218,14 @@ def warn_of_no_learning(agent: Any, task: Any, num_envs: int | None) -> None:
         )
 
 
+def run_path(folder: str, name: str) -> Path:
+    """folder/name, where all but letters, digits and a few signs become dashes."""
+    return Path(folder, re.sub(r"[^\w.+-]+", "-", name))
+
+
 def unused_path(folder: str, name: str) -> Path:
     """The first of folder/name, folder/name-2, folder/name-3, ... that does not exist."""
-    path = Path(folder, re.sub(r"[^\w.+-]+", "-", name))
+    path = run_path(folder, name)
     numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
     return path if not path.exists() else next(other for other in numbered if not other.exists())
 
