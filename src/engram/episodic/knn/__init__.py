@@ -4,17 +4,27 @@ Three implementations agree: `cpp` (a C++ kernel for CPUs), `pallas` (kernels fo
 `portable` (XLA, for any device). ENGRAM_NATIVE=0 selects the portable one.
 """
 
+import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
 from engram.devices import platform
 from engram.episodic.knn import cpp, pallas
-from engram.episodic.knn.portable import blockwise_topk, portable_knn, to_answer, topk_within_blocks
+from engram.episodic.knn.portable import (
+    blockwise_topk,
+    portable_knn,
+    search_all,
+    to_answer,
+    topk_within_blocks,
+)
 
 FEW_NEIGHBOURS = 8
 """up to so many neighbours a GPU searches without storing distances"""
 FEW_IN_MANY_SLOTS, MANY_SLOTS = 16, 8_192
 """the same in at least so many slots"""
+ROUNDING = 1e-5
+"""distance, as a share of the query's norm, that counts as 0 in an ONNX graph, since there a key is
+rounded otherwise than where it was stored"""
 
 
 def nearest_neighbours(
@@ -27,6 +37,10 @@ def nearest_neighbours(
     """
     keys, queries = lax.stop_gradient((keys, queries))
     device = platform()
+    if device == "onnx":
+        distances, slots = search_all(keys, size, queries, k)
+        norms = jnp.linalg.norm(queries, axis=-1, keepdims=True)
+        return jnp.where(distances <= ROUNDING * norms, 0, distances), slots
     if device == "cpu" and cpp.is_available():
         return cpp.nearest_neighbours(keys, size, queries, k)
     limit = FEW_IN_MANY_SLOTS if keys.shape[0] >= MANY_SLOTS else FEW_NEIGHBOURS

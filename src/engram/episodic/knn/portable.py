@@ -42,7 +42,7 @@ def _search_filled(
     k: int,
 ) -> tuple[Float[Array, "*B Q k"], Int[Array, "*B Q k"]]:
     """Searches the shortest of a few prefixes that holds all filled slots of all runs."""
-    search = partial(_search, k=k)
+    search = partial(search_all, k=k)
     for _ in size.shape:
         search = jax.vmap(search)
     capacity = keys.shape[-2]
@@ -55,9 +55,10 @@ def _search_filled(
     return lax.switch(index, branches)
 
 
-def _search(
+def search_all(
     keys: Float[Array, "N H"], size: Int[Array, ""], queries: Float[Array, "Q H"], k: int
 ) -> tuple[Float[Array, "Q k"], Int[Array, "Q k"]]:
+    """Distances and slots of the K nearest keys, by distances to all slots."""
     keys = jnp.pad(keys, ((0, -keys.shape[0] % BLOCK), (0, 0)))  # cheaper than padding distances
     is_filled = (jnp.arange(keys.shape[0]) < size) & ~jnp.isnan(queries[:, :1])
     squared = jnp.where(is_filled, _squared_distances(keys, queries), jnp.inf)
