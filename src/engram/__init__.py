@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from engram.comparison import compare
     from engram.envs import BernoulliReward, GaussianReward, RepeatedObservation, Task
     from engram.errors import EngramError
+    from engram.exporters import export
     from engram.hooks import TimeBudget
     from engram.loggers.console import ProgressBar
     from engram.loggers.tensorboard import TensorBoard
@@ -43,6 +44,7 @@ __all__ = [
     "TuneResult",
     "compare",
     "evaluate",
+    "export",
     "load",
     "make",
     "plot",
@@ -57,6 +59,7 @@ _MODULES = {
     "comparison": ("compare",),
     "envs": ("BernoulliReward", "GaussianReward", "RepeatedObservation", "Task"),
     "errors": ("EngramError",),
+    "exporters": ("export",),
     "hooks": ("TimeBudget",),
     "loggers.console": ("ProgressBar",),
     "loggers.tensorboard": ("TensorBoard",),

@@ -12,6 +12,7 @@ import tyro
 from engram.cli.comparison import Compare, Plot
 from engram.cli.config_file import parse_options, read_config_file
 from engram.cli.evaluation import Check, Doctor, Eval, List, Show
+from engram.cli.exporting import Export
 from engram.cli.paper import Campaign, Report, Reproduce
 from engram.cli.play import Play
 from engram.cli.training import AgentCommand, Resume, Train
@@ -24,6 +25,7 @@ COMMANDS: dict[str, type] = {
     "resume": Resume,
     "tune": Tune,
     "eval": Eval,
+    "export": Export,
     "check": Check,
     "plot": Plot,
     "compare": Compare,

@@ -1,0 +1,40 @@
+"""The command that writes a trained agent for other programs: export."""
+
+from dataclasses import dataclass
+
+from engram.cli.training import Seed
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a trained agent as a file for NumPy or ONNX."""
+
+    dir: str
+    """the run folder"""
+    file: str
+    """a .npz file, played by the player.py beside it with NumPy alone, or a .onnx file"""
+    seed: Seed | None = None
+    """the seed whose agent is written; the first if None"""
+    overwrite: bool = False
+    """replace files that exist"""
+
+    def run(self) -> None:
+        from rich.console import Console
+
+        from engram.exporters import PLAYER, export
+        from engram.loggers.console import plain_warnings, print_line
+
+        with plain_warnings(), Console(emoji=False).status("exporting"):
+            written = export(self.dir, self.file, self.seed, self.overwrite)
+        beside = f", and {PLAYER} beside it" if written.file.suffix.lower() == ".npz" else ""
+        print_line(f"The agent of seed {written.seed}: {written.file}{beside}")
+        observations = "observations of the task" if written.in_task else "random observations"
+        print_line(
+            f"Its action is the agent's on {written.agreed:,} of {written.compared:,} "
+            f"{observations}."
+        )
+        if written.agreed < written.compared:
+            print_line(
+                "On the others two actions may have nearly the same value, which programs round "
+                "differently; if these are many, tell us."
+            )

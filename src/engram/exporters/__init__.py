@@ -1,0 +1,85 @@
+"""Trained agents as files that need neither JAX nor Engram."""
+
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import jax
+
+from engram import training
+from engram.agents import Random
+from engram.errors import EngramError
+from engram.exporters import check, player
+from engram.exporters.arrays import to_npz
+from engram.exporters.onnx import OnnxPlayer, to_onnx
+from engram.files import atomic_write, check_target
+from engram.types import Agent
+
+PLAYER = "player.py"
+"""the file beside a .npz file"""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written, and how often it chose the agent's action."""
+
+    file: Path
+    seed: int
+    agreed: int
+    compared: int
+    in_task: bool
+    """whether the observations are of the task; else they were drawn at random"""
+
+
+def export(
+    path: str | Path,
+    file: str | Path,
+    seed: int | None = None,
+    overwrite: bool = False,
+    agent: Agent | None = None,
+) -> Exported:
+    """Writes the trained agent of a run folder as .npz, with a player in NumPy, or as .onnx.
+
+    It is that of one seed, or of the first. An agent whose class cannot be imported must be given
+    again.
+    """
+    file = Path(file)
+    check_target(file, (".npz", ".onnx"))
+    is_npz = file.suffix.lower() == ".npz"
+    source = Path(player.__file__).read_bytes()
+    player_file = file.with_name(PLAYER)
+    _check_absent(file, overwrite)
+    if is_npz and not (player_file.is_file() and player_file.read_bytes() == source):
+        _check_absent(player_file, overwrite)
+    with jax.default_device(jax.devices("cpu")[0]):
+        policy = training.load(path, seed, agent)
+        if isinstance(policy.agent, Random):
+            raise EngramError(
+                "random has no greedy action to export: name the run of another agent."
+            )
+        run = training.load_training(path, agent=agent, needs_env=False)
+        assert run.folder is not None
+        if is_npz:
+            content = to_npz(policy)
+            copy = player.Player(BytesIO(content))
+        else:
+            content = to_onnx(policy)
+            copy = OnnxPlayer(content, policy.spec)
+        in_task = not run.folder.config.get("custom_task")
+        rollout = check.random_rollout(policy.spec)
+        if in_task:
+            rollout = check.rollout_in_task(run.task, policy.spec.num_actions)
+        agreed = check.count_agreements(policy, copy, rollout)
+    with atomic_write(file) as target:
+        target.write(content)
+    if is_npz:
+        with atomic_write(player_file) as target:
+            target.write(source)
+    seed = run.seeds[0] if seed is None else seed
+    return Exported(file, seed, agreed, check.NUM_OBSERVATIONS, in_task)
+
+
+def _check_absent(file: Path, overwrite: bool) -> None:
+    """Raises if the file exists and must not be replaced."""
+    if file.exists() and not overwrite:
+        raise EngramError(f"{file} exists: name another file, or replace it with --overwrite.")
