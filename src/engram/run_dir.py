@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from engram import checkpoint
+from engram import checkpoint, zoo
 from engram.errors import EngramError
 from engram.files import atomic_write, write_json
 
@@ -34,8 +34,9 @@ class RunDir:
 
     @staticmethod
     def load(path: str | Path) -> "RunDir":
-        """The run in the folder `path`."""
-        file = Path(path) / "config.json"
+        """The run in the folder `path`, or the trained agent zoo:NAME."""
+        path = zoo.resolve(path)
+        file = path / "config.json"
         try:
             config = json.loads(file.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
@@ -54,11 +55,16 @@ class RunDir:
                 f"{file} is damaged (not a JSON object): restore it from a copy, or train anew "
                 "into another folder."
             )
-        return RunDir(Path(path), config)
+        return RunDir(path, config)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keeps other processes from training into this folder."""
+        if self.is_policy:
+            raise EngramError(
+                f"{self.path} has a trained agent without what learns: evaluate it, or train anew "
+                f"with `engram train --config {self.path}`."
+            )
         try:
             file = open(self.path / ".lock", "w")  # noqa: SIM115
         except OSError as error:
@@ -97,6 +103,16 @@ class RunDir:
         """The file of the checkpoint, which may not exist yet."""
         return self.path / "checkpoint" / "state.safetensors"
 
+    @property
+    def policy(self) -> Path:
+        """The file that a policy folder has instead: trained agents, and nothing that learns."""
+        return self.path / "policy.safetensors"
+
+    @property
+    def is_policy(self) -> bool:
+        """Whether this is a policy folder."""
+        return self.policy.exists()
+
     def save(self, tree: PyTree, meta: Mapping[str, Any]) -> None:
         """Replaces the checkpoint by `tree` and `meta`, or leaves the old one untouched."""
         checkpoint.save(self.checkpoint, tree, meta)
@@ -109,7 +125,7 @@ class RunDir:
     def meta(self) -> dict:
         """The metadata of the checkpoint, without its arrays."""
         with self._explain_missing_checkpoint():
-            return checkpoint.read_meta(self.checkpoint)
+            return checkpoint.read_meta(self.policy if self.is_policy else self.checkpoint)
 
     @contextmanager
     def _explain_missing_checkpoint(self) -> Iterator[None]:
@@ -150,6 +166,11 @@ class RunDir:
                 raise ValueError("other columns")
             numbers = [[int(seed), int(step), float(value)] for seed, step, value in rows]
         except FileNotFoundError:
+            if self.is_policy:
+                raise EngramError(
+                    f"{self.path} has a trained agent without its learning curve: name the run "
+                    "folder that it comes from."
+                ) from None
             raise EngramError(
                 f"{self.path} has no curves.csv yet: continue the run with `{self.resume_command}`."
             ) from None

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from engram import checkpoint, compilation_cache, run_config, run_dir, runners
+from engram import checkpoint, compilation_cache, policy_dir, run_config, run_dir, runners
 from engram.agents import agent_name, default_preset
 from engram.agents import make as make_agent
 from engram.config import Count, WholeNumber
@@ -169,6 +169,9 @@ def load(path: str | Path, seed: int | None = None, agent: Agent | None = None) 
 def load_policies(run: Training) -> dict[int, Policy]:
     """The trained agents of a training's run folder, by seed."""
     assert run.folder is not None
+    if run.folder.is_policy:
+        template = jax.eval_shape(run.agent.policy_state, run.runner.template()[0].agent)
+        return _make_policies(run, lambda: policy_dir.restore(run.folder, template))
     # Only this part of a checkpoint is alike for all runners: the task may be unknown here.
     run_state_alone = ((run.runner.template()[0],),)
     (((run_state,),), _) = run.folder.restore(run_state_alone, partial=True)
@@ -265,7 +268,11 @@ def _train_to_result(run: Training) -> Result:
 
 def _policies(run: Training, run_state: runners.RunState) -> dict[int, Policy]:
     """For each seed its agent, whose state is taken when it first acts: it may be large."""
-    states = partial(run.agent.policy_state, run_state.agent)
+    return _make_policies(run, partial(run.agent.policy_state, run_state.agent))
+
+
+def _make_policies(run: Training, states: Callable[[], PyTree]) -> dict[int, Policy]:
+    """For each seed its agent, given the policy states of all."""
     return {
         seed: Policy(run.agent, run.spec, partial(_take_run, states, r))
         for r, seed in enumerate(run.seeds)

@@ -32,7 +32,7 @@ ROOMS = [
     "runners.base runners.parallel runners.donation runners.device_agent",
     "runners.autoreset runners.jax_env runners.gym_env runners.workers runners.atari runners",
     "vec_evaluator policy episode_stats interrupts",
-    "files compilation_cache checkpoint run_dir provenance run_config",
+    "files compilation_cache checkpoint zoo run_dir policy_dir provenance run_config",
     "stats page figures run_labels run_figures comparison_tables comparison",
     "video evaluation doctor env_report",
     "training_loop hooks best_policy training",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from engram import zoo
 from engram.config import check, convert
 from engram.errors import EngramError, nearest_names
 
@@ -29,8 +30,8 @@ class ConfigFile(NamedTuple):
 
 
 def read_config_file(name: str) -> ConfigFile:
-    """A TOML or JSON file, or the config.json of a run folder."""
-    path = Path(name)
+    """A TOML or JSON file, or the config.json of a run folder or of zoo:NAME."""
+    path = zoo.resolve(name)
     if path.is_dir():
         path /= "config.json"
     try:

@@ -7,16 +7,19 @@ from engram.cli.training import Seed
 
 @dataclass(frozen=True)
 class Export:
-    """Write a trained agent as a file for NumPy or ONNX."""
+    """Write a trained agent as a file for NumPy or ONNX, or as a folder to share."""
 
     dir: str
     """the run folder"""
     file: str
-    """a .npz file, played by the player.py beside it with NumPy alone, or a .onnx file"""
+    """a .npz file, played by the player.py beside it with NumPy alone; a .onnx file; or, without
+    an ending, a policy folder, which is evaluated and played as a run folder is"""
     seed: Seed | None = None
     """the seed whose agent is written; the first if None"""
     overwrite: bool = False
     """replace files that exist"""
+    half: bool = False
+    """half precision, of policy folders"""
 
     def run(self) -> None:
         from rich.console import Console
@@ -25,7 +28,7 @@ class Export:
         from engram.loggers.console import plain_warnings, print_line
 
         with plain_warnings(), Console(emoji=False).status("exporting"):
-            written = export(self.dir, self.file, self.seed, self.overwrite)
+            written = export(self.dir, self.file, self.seed, self.overwrite, self.half)
         beside = f", and {PLAYER} beside it" if written.file.suffix.lower() == ".npz" else ""
         print_line(f"The agent of seed {written.seed}: {written.file}{beside}")
         observations = "observations of the task" if written.in_task else "random observations"

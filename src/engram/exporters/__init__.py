@@ -6,13 +6,14 @@ from pathlib import Path
 
 import jax
 
-from engram import training
+from engram import policy_dir, training
 from engram.agents import Random
 from engram.errors import EngramError
 from engram.exporters import check, player
 from engram.exporters.arrays import to_npz
 from engram.exporters.onnx import OnnxPlayer, to_onnx
 from engram.files import atomic_write, check_target
+from engram.run_dir import RunDir
 from engram.types import Agent
 
 PLAYER = "player.py"
@@ -36,14 +37,20 @@ def export(
     file: str | Path,
     seed: int | None = None,
     overwrite: bool = False,
+    half: bool = False,
     agent: Agent | None = None,
 ) -> Exported:
     """Writes the trained agent of a run folder as .npz, with a player in NumPy, or as .onnx.
 
-    It is that of one seed, or of the first. An agent whose class cannot be imported must be given
-    again.
+    A name without an ending is that of a policy folder, which is a run folder without what learns;
+    with `half` its numbers have half precision. The agent is that of one seed, or of the first. An
+    agent whose class cannot be imported must be given again.
     """
     file = Path(file)
+    if not file.suffix:
+        return _export_folder(path, file, seed, overwrite, half, agent)
+    if half:
+        raise EngramError("Only policy folders have half precision: leave half out.")
     check_target(file, (".npz", ".onnx"))
     is_npz = file.suffix.lower() == ".npz"
     source = Path(player.__file__).read_bytes()
@@ -66,9 +73,7 @@ def export(
             content = to_onnx(policy)
             copy = OnnxPlayer(content, policy.spec)
         in_task = not run.folder.config.get("custom_task")
-        rollout = check.random_rollout(policy.spec)
-        if in_task:
-            rollout = check.rollout_in_task(run.task, policy.spec.num_actions)
+        rollout = check.rollout_in(run.task if in_task else None, policy.spec)
         agreed = check.count_agreements(policy, copy, rollout)
     with atomic_write(file) as target:
         target.write(content)
@@ -77,6 +82,31 @@ def export(
             target.write(source)
     seed = run.seeds[0] if seed is None else seed
     return Exported(file, seed, agreed, check.NUM_OBSERVATIONS, in_task)
+
+
+def _export_folder(
+    path: str | Path,
+    folder: Path,
+    seed: int | None,
+    overwrite: bool,
+    half: bool,
+    agent: Agent | None,
+) -> Exported:
+    """Writes a policy folder, and compares it with the agent."""
+    _check_absent(folder, overwrite)
+    if folder.exists() and not RunDir(folder, {}).is_policy:
+        raise EngramError(f"{folder} is no policy folder, so it is kept: name another.")
+    policy = training.load(path, seed, agent)
+    run = training.load_training(path, agent=agent, needs_env=False)
+    assert run.folder is not None
+    seed = run.seeds[0] if seed is None else seed
+    step = training.trained_steps(path)
+    policy_dir.save(folder, run.folder.config, seed, policy.state, step, half)
+    written = check.PolicyCopy(training.load(folder, seed, agent))
+    in_task = not run.folder.config.get("custom_task")
+    rollout = check.rollout_in(run.task if in_task else None, policy.spec)
+    agreed = check.count_agreements(policy, written, rollout)
+    return Exported(folder, seed, agreed, check.NUM_OBSERVATIONS, in_task)
 
 
 def _check_absent(file: Path, overwrite: bool) -> None:

@@ -50,6 +50,24 @@ def count_agreements(policy: Policy, copy: Copy, rollout: Rollout) -> int:
     return agreed
 
 
+class PolicyCopy:
+    """A policy that was written and read again."""
+
+    def __init__(self, policy: Policy):
+        self.policy = policy
+
+    def reset(self) -> None:
+        self.policy.reset()
+
+    def act_flat(self, row: np.ndarray) -> int:
+        return int(self.policy.act_batch(row.reshape(1, *self.policy.spec.shape))[0])
+
+
+def rollout_in(task: Task | None, spec: Spec) -> Rollout:
+    """Observations of a task or, of an environment that is not at hand, random ones."""
+    return random_rollout(spec) if task is None else rollout_in_task(task, spec.num_actions)
+
+
 def rollout_in_task(task: Task, num_actions: int) -> Rollout:
     """Observations of an environment, in which some actions are random."""
     rng = np.random.default_rng(0)

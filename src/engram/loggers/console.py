@@ -15,6 +15,7 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
+from engram import zoo
 from engram.agents import AGENTS, PRESETS, agent_class, agent_name, default_preset
 from engram.config import field_docs
 from engram.envs import get_task, task_names
@@ -221,6 +222,7 @@ def print_agents_and_tasks() -> None:
         "Agents": {name: _headline(kind) for name, kind in AGENTS.items()},
         "Tasks": about_tasks,
         "Presets": {name: about for name, (about, _) in PRESETS.items()},
+        "Trained agents": {zoo.PREFIX + name: zoo.headline(name) for name in zoo.names()},
     }
     for title, rows in sections.items():
         table = Table(title=title, title_justify="left", title_style="bold", box=None)

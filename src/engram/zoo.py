@@ -1,0 +1,29 @@
+"""Trained agents that come with Engram: policy folders, named zoo:NAME wherever a run folder is."""
+
+from pathlib import Path
+
+from engram.errors import EngramError, nearest_names
+
+PREFIX = "zoo:"
+FOLDER = Path(__file__).parent / "data" / "zoo"
+
+
+def names() -> list[str]:
+    """The names of all trained agents."""
+    return sorted(path.parent.name for path in FOLDER.glob("*/config.json"))
+
+
+def resolve(path: str | Path) -> Path:
+    """The folder that zoo:NAME stands for; any other path as it is."""
+    prefix, colon, name = str(path).partition(":")
+    if prefix + colon != PREFIX:
+        return Path(path)
+    known = names()
+    if name not in known:
+        raise EngramError(f"The zoo has no {name!r}.{nearest_names(name, known)}")
+    return FOLDER / name
+
+
+def headline(name: str) -> str:
+    """The sentence of its card that says how good it is."""
+    return (FOLDER / name / "README.md").read_text().splitlines()[2]
