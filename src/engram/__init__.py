@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from engram.errors import EngramError
     from engram.exporters import export
     from engram.hooks import TimeBudget
-    from engram.loggers.console import ProgressBar
+    from engram.loggers.progress_bar import ProgressBar
     from engram.loggers.tensorboard import TensorBoard
     from engram.policy import Policy
     from engram.run_figures import plot
@@ -61,7 +61,7 @@ _MODULES = {
     "errors": ("EngramError",),
     "exporters": ("export",),
     "hooks": ("TimeBudget",),
-    "loggers.console": ("ProgressBar",),
+    "loggers.progress_bar": ("ProgressBar",),
     "loggers.tensorboard": ("TensorBoard",),
     "policy": ("Policy",),
     "run_figures": ("plot",),

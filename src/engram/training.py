@@ -171,7 +171,7 @@ def load_policies(run: Training) -> dict[int, Policy]:
     assert run.folder is not None
     if run.folder.is_policy:
         template = jax.eval_shape(run.agent.policy_state, run.runner.template()[0].agent)
-        return _make_policies(run, lambda: policy_dir.restore(run.folder, template))
+        return _make_policies(run, partial(policy_dir.restore, run.folder, template))
     # Only this part of a checkpoint is alike for all runners: the task may be unknown here.
     run_state_alone = ((run.runner.template()[0],),)
     (((run_state,),), _) = run.folder.restore(run_state_alone, partial=True)

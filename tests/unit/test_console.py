@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from engram.loggers.console import ProgressBar, sparkline
+from engram.agents import Random
+from engram.loggers.progress_bar import ProgressBar, sparkline
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,40 @@ def test_progress_without_a_terminal_is_a_line_for_every_tenth(capsys):
         "50/100 steps, 50 steps/s, 2 s left, mean return 12.3",
         "100/100 steps, 50 steps/s, mean return 12.3",
     ]
+
+
+def progress_at(step, steps=100):
+    return SimpleNamespace(
+        step=step,
+        steps=steps,
+        steps_per_second=50.0,
+        mean_return=1.0,
+        curve=np.array([1.0]),
+        returns={0: 1.0},
+        metrics={},
+    )
+
+
+def test_a_pipe_gets_lines_even_if_colors_are_forced(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    bar = ProgressBar("dqn on cartpole")
+    bar.on_start(None)
+    for step in range(0, 101, 5):
+        bar.on_log(None, progress_at(step))
+    bar.on_end(None)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("dqn on cartpole") == 1
+    assert len(lines) == 12
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_progress_bar_begins_anew_with_each_training(capsys):
+    bar = ProgressBar()
+    for name in ("cartpole", "acrobot"):
+        task = SimpleNamespace(name=name)
+        bar.on_start(SimpleNamespace(agent=Random(), task=task, seeds=(0,)))
+        bar.on_log(None, progress_at(100))
+        bar.on_end(None)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[::2] == ["random on cartpole, 1 seed", "random on acrobot, 1 seed"]
+    assert len(lines) == 4

@@ -38,7 +38,7 @@ ROOMS = [
     "training_loop hooks best_policy training",
     "search_space study tuning",
     "exporters.player exporters.arrays exporters.onnx exporters.check exporters",
-    "loggers loggers.tensorboard loggers.console",
+    "loggers loggers.tensorboard loggers.console loggers.progress_bar",
     "paper paper.figures paper.running paper.runs paper.verdicts paper.experiment paper.jobs",
     "paper.descriptions paper.noisy_control paper.ablations paper.engram_preset paper.new_seeds",
     "paper.maze paper.navigation paper.convergence paper.theory paper.parameters",

@@ -97,6 +97,7 @@ class Train(AgentCommand):
     def run(self) -> None:
         from engram import training
         from engram.loggers import console
+        from engram.loggers.progress_bar import ProgressBar
 
         seeds = read_seeds(self.seeds, self.seed)
         task = read_task(self, self.steps)
@@ -105,7 +106,7 @@ class Train(AgentCommand):
         out = self.out or unused_path("runs", name)
         runs = console.count_seeds(seeds if isinstance(seeds, int) else len(seeds))
         title = f"{self.agent} on {task.name}, {runs}, {task.format_steps(task.steps)}, into {out}"
-        hooks = [console.ProgressBar(title), *tensorboard_hooks(self.tensorboard, out)]
+        hooks = [ProgressBar(title), *tensorboard_hooks(self.tensorboard, out)]
         with use_device(self.device), console.plain_warnings():
             result = training.train(
                 self.options,
@@ -269,8 +270,9 @@ class Resume:
     def run(self) -> None:
         from engram import training
         from engram.loggers import console
+        from engram.loggers.progress_bar import ProgressBar
 
-        bar = console.ProgressBar(f"resuming {self.dir}")
+        bar = ProgressBar(f"resuming {self.dir}")
         is_wanted = self.tensorboard or Path(self.dir, "tensorboard").is_dir()
         hooks = [bar, *tensorboard_hooks(is_wanted, self.dir)]
         with use_device(self.device), console.plain_warnings():
