@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from engram.hooks import TimeBudget
     from engram.loggers.progress_bar import ProgressBar
     from engram.loggers.tensorboard import TensorBoard
+    from engram.loggers.timings import Timings
+    from engram.loggers.trackers import Trackio, WandB
     from engram.policy import Policy
     from engram.run_figures import plot
     from engram.training import Hook, Progress, Result, evaluate, load, resume, train
@@ -41,7 +43,10 @@ __all__ = [
     "Task",
     "TensorBoard",
     "TimeBudget",
+    "Timings",
+    "Trackio",
     "TuneResult",
+    "WandB",
     "compare",
     "evaluate",
     "export",
@@ -63,6 +68,8 @@ _MODULES = {
     "hooks": ("TimeBudget",),
     "loggers.progress_bar": ("ProgressBar",),
     "loggers.tensorboard": ("TensorBoard",),
+    "loggers.timings": ("Timings",),
+    "loggers.trackers": ("Trackio", "WandB"),
     "policy": ("Policy",),
     "run_figures": ("plot",),
     "types": ("Agent",),

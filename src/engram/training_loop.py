@@ -1,5 +1,6 @@
 """The training loop: all runs advance together, are logged, saved and watched by hooks."""
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -47,6 +48,16 @@ class Progress(NamedTuple):
     """for each seed the mean return of its last episodes"""
     metrics: dict[int, dict[str, float]]
     """for each seed the agent's metrics since the last log point"""
+
+    def scalars(self, seed: int) -> dict[str, float]:
+        """What loggers write of a seed: its return if an episode has ended, speed and metrics."""
+        values = {"return": self.returns[seed], "steps_per_second": self.steps_per_second}
+        return without_nan(values | self.metrics[seed])
+
+
+def without_nan(values: dict[str, float]) -> dict[str, float]:
+    """The values that are numbers: before the first episode has ended there is no return."""
+    return {name: value for name, value in values.items() if not math.isnan(value)}
 
 
 class Hook:
@@ -118,6 +129,8 @@ class Training:
         self.resume_hint: str | None = None
         """how to go on, where it is not by resuming the folder"""
         self.next_checkpoint = 0.0
+        self.checkpoint_seconds = 0.0
+        """seconds that the last checkpoint took"""
         self.train_seconds = 0.0
         self.timed_iterations = 0
         """iterations done in `train_seconds`: all but those that compiled"""
@@ -254,7 +267,8 @@ class Training:
         self.folder.write_curves(self.stats.curve_rows(self.seeds, self.spec.num_envs))
         self.folder.write_metrics(self.stats.metric_rows(self.seeds, self.spec.num_envs))
         ended = time.monotonic()
-        pause = max(CHECKPOINT_SECONDS, CHECKPOINT_RATIO * (ended - began))
+        self.checkpoint_seconds = ended - began
+        pause = max(CHECKPOINT_SECONDS, CHECKPOINT_RATIO * self.checkpoint_seconds)
         self.next_checkpoint = ended + pause
         for hook in self.hooks.values():
             hook.on_checkpoint(self)

@@ -38,7 +38,8 @@ ROOMS = [
     "training_loop hooks best_policy training",
     "search_space study tuning",
     "exporters.player exporters.arrays exporters.onnx exporters.check exporters",
-    "loggers loggers.tensorboard loggers.console loggers.progress_bar",
+    "loggers loggers.tensorboard loggers.trackers loggers.console loggers.progress_bar",
+    "loggers.timings",
     "paper paper.figures paper.running paper.runs paper.verdicts paper.experiment paper.jobs",
     "paper.descriptions paper.noisy_control paper.ablations paper.engram_preset paper.new_seeds",
     "paper.maze paper.navigation paper.convergence paper.theory paper.parameters",
@@ -46,8 +47,8 @@ ROOMS = [
     "paper.noisy_control_page paper.maze_page paper.pickup_page",
     "paper.validation paper.atari_scores paper.atari_runs paper.atari_page paper.campaign",
     "paper.atari paper.experiments paper.report paper.maze_animation",
-    "cli.training cli.tuning cli.evaluation cli.comparison cli.paper cli.play cli.exporting",
-    "cli.config_file cli.arguments cli cli.__main__",
+    "cli.hooks cli.training cli.tuning cli.evaluation cli.comparison cli.paper cli.play",
+    "cli.exporting cli.config_file cli.arguments cli cli.__main__",
     "__main__ engram",
 ]
 LAYERS = [name for room in ROOMS for name in room.split()]

@@ -44,6 +44,7 @@ Reinforcement learning with episodic memory, many runs in one compiled program.
   engram --version   (--traceback, with any command, shows where an error arose)"""
 SEVERAL_WORDS = ("env_kwargs", "wrapper", "observe", "space")
 """options whose value may be several words, and which may be given more than once"""
+SHORT_FLAGS = {"-q": "--quiet", "-v": "--verbose"}
 MARKERS = (
     tyro.conf.OmitArgPrefixes,
     tyro.conf.FlagConversionOff,
@@ -56,7 +57,7 @@ def read_command(arguments: list[str]) -> Any:
     """The command with its options; bad input raises one sentence, and --help exits."""
     name, *rest = arguments
     wants_help = not {"-h", "--help"}.isdisjoint(arguments)
-    rest = [word for word in rest if word not in ("-h", "--help")]
+    rest = [SHORT_FLAGS.get(word, word) for word in rest if word not in ("-h", "--help")]
     if name in ("-h", "--help", "help"):
         return call_tyro(COMMANDS, ["--help"])
     if name not in COMMANDS:

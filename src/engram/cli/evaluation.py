@@ -1,7 +1,9 @@
 """The commands that train nothing: eval, check, list, show, doctor."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
+from engram.cli.hooks import check_loudness
 from engram.cli.training import read_task, use_device
 from engram.config import Count
 from engram.errors import EngramError
@@ -19,44 +21,57 @@ class Eval:
     """a file (.gif, .webp or, with ffmpeg, .mp4) for one episode of the best seed"""
     device: str | None = None
     """cpu, gpu or tpu; the fastest available if None"""
+    quiet: bool = False
+    """print warnings, errors and a line with the mean return alone (-q)"""
+    verbose: bool = False
+    """print what is compiled, and times (-v)"""
 
     def run(self) -> None:
         from engram.video import check_name
 
+        check_loudness(self)
         if self.video:
             check_name(self.video)
+
+        from engram import compilation_cache
+        from engram.loggers.console import plain_warnings
+        from engram.loggers.timings import print_times
+
         with use_device(self.device):
-            self.evaluate_and_record()
+            with plain_warnings():
+                compilation_cache.enable()
+            with print_times() if self.verbose else nullcontext():
+                self.evaluate_and_record()
 
     def evaluate_and_record(self) -> None:
         """Print the returns of each seed, and record an episode of the best if wanted."""
         from rich.console import Console
 
-        from engram import compilation_cache, training
+        from engram import training
         from engram.agents import agent_name
         from engram.evaluation import evaluate_policy, make_render_env, record_episode
-        from engram.loggers.console import plain_warnings, print_evaluation, print_line
+        from engram.loggers.console import print_evaluation, print_line
         from engram.video import save_video
 
-        with plain_warnings():
-            compilation_cache.enable()
         run = training.load_training(self.dir, call="engram.evaluate({path!r}, task=...)")
         if self.video:
             make_render_env(run.task).close()  # refuse before the evaluation, not after
         policies = training.load_policies(run)
         step = training.trained_steps(self.dir)
-        with Console().status("evaluating"):
+        with Console(quiet=self.quiet).status("evaluating"):
             returns = {
                 seed: evaluate_policy(policy, run.task, self.episodes, seed)
                 for seed, policy in policies.items()
             }
         at_step = "" if step >= run.steps else f" after {step:,} of {run.steps:,} steps"
-        print_evaluation(f"{agent_name(run.agent)} on {run.task.name}{at_step}", returns)
+        title = f"{agent_name(run.agent)} on {run.task.name}{at_step}"
+        print_evaluation(title, returns, self.quiet)
         if self.video:
             best = max(returns, key=lambda seed: returns[seed].mean())
             frames, fps = record_episode(policies[best], run.task, best)
             save_video(frames, self.video, fps)
-            print_line(f"One episode of seed {best}: {self.video}")
+            if not self.quiet:
+                print_line(f"One episode of seed {best}: {self.video}")
 
 
 @dataclass(frozen=True)

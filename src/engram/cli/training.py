@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 import tyro
 
+from engram.cli.hooks import training_hooks, with_earlier_loggers
 from engram.config import Count, Range, WholeNumber, check, convert
 from engram.errors import EngramError
 
@@ -88,6 +89,16 @@ class Train(AgentCommand):
     """processes in which Gymnasium's environments step, 0 for none; as the task says if None"""
     tensorboard: bool = False
     """write returns and metrics for TensorBoard too (pip install tensorboard)"""
+    wandb: str | None = None
+    """a project of Weights & Biases that returns and metrics are sent to
+    (pip install 'engram-rl[wandb]')"""
+    trackio: str | None = None
+    """a project of trackio that returns and metrics are sent to
+    (pip install 'engram-rl[trackio]')"""
+    quiet: bool = False
+    """print warnings, errors and a line with the result alone (-q)"""
+    verbose: bool = False
+    """print what is compiled, speed and checkpoints, with times (-v)"""
     device: str | None = None
     """cpu, gpu or tpu; the fastest available if None"""
     config: str | None = None
@@ -97,7 +108,6 @@ class Train(AgentCommand):
     def run(self) -> None:
         from engram import training
         from engram.loggers import console
-        from engram.loggers.progress_bar import ProgressBar
 
         seeds = read_seeds(self.seeds, self.seed)
         task = read_task(self, self.steps)
@@ -106,7 +116,7 @@ class Train(AgentCommand):
         out = self.out or unused_path("runs", name)
         runs = console.count_seeds(seeds if isinstance(seeds, int) else len(seeds))
         title = f"{self.agent} on {task.name}, {runs}, {task.format_steps(task.steps)}, into {out}"
-        hooks = [ProgressBar(title), *tensorboard_hooks(self.tensorboard, out)]
+        hooks = training_hooks(self, title, out)
         with use_device(self.device), console.plain_warnings():
             result = training.train(
                 self.options,
@@ -119,7 +129,7 @@ class Train(AgentCommand):
                 workers=self.workers,
                 hooks=hooks,
             )
-        console.print_result(result)
+        console.print_result(result, self.quiet)
 
 
 def read_task(command: Any, steps: int | None = None) -> Any:
@@ -231,13 +241,6 @@ def unused_path(folder: str, name: str) -> Path:
     return path if not path.exists() else next(other for other in numbered if not other.exists())
 
 
-def tensorboard_hooks(is_wanted: bool, out: str | Path) -> list[Any]:
-    """The hook that writes for TensorBoard into the run folder, if wanted."""
-    from engram.loggers.tensorboard import TensorBoard
-
-    return [TensorBoard(Path(out) / "tensorboard")] if is_wanted else []
-
-
 @contextmanager
 def use_device(name: str | None) -> Iterator[None]:
     """Within it programs run on a device of that kind."""
@@ -264,17 +267,23 @@ class Resume:
     """the run folder"""
     tensorboard: bool = False
     """write returns and metrics for TensorBoard too, as a run that did goes on to"""
+    wandb: str | None = None
+    """a project of Weights & Biases; that of the run, unless its wandb.json was removed"""
+    trackio: str | None = None
+    """a project of trackio; that of the run, unless its trackio.json was removed"""
     device: str | None = None
     """cpu, gpu or tpu; the fastest available if None"""
+    quiet: bool = False
+    """print warnings, errors and a line with the result alone (-q)"""
+    verbose: bool = False
+    """print what is compiled, speed and checkpoints, with times (-v)"""
 
     def run(self) -> None:
         from engram import training
         from engram.loggers import console
-        from engram.loggers.progress_bar import ProgressBar
 
-        bar = ProgressBar(f"resuming {self.dir}")
-        is_wanted = self.tensorboard or Path(self.dir, "tensorboard").is_dir()
-        hooks = [bar, *tensorboard_hooks(is_wanted, self.dir)]
+        command = with_earlier_loggers(self, self.dir)
+        hooks = training_hooks(command, f"resuming {self.dir}", self.dir)
         with use_device(self.device), console.plain_warnings():
             result = training.resume(self.dir, hooks=hooks)
-        console.print_result(result)
+        console.print_result(result, self.quiet)

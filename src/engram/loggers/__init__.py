@@ -1,1 +1,1 @@
-"""Loggers: console, TensorBoard."""
+"""Loggers: console, TensorBoard, Weights & Biases, trackio."""

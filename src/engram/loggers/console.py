@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
+from jaxtyping import Float
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -21,11 +22,15 @@ from engram.stats import format_interval, format_return, interval, mean
 from engram.training import Result
 
 
-def print_result(result: Result) -> None:
-    """Print a training's returns, where its files are, and what to try next."""
+def print_result(result: Result, quiet: bool = False) -> None:
+    """Print a training's returns, where its files are, and what to try next; or a line alone."""
     screen = Console(emoji=False)
     summary = result.summary
     name = agent_name(result.agent)
+    if quiet:
+        final = format_mean(np.array(summary["final"]["per_seed"]))
+        print_line(f"{name} on {result.task.name}: final return {final}, {result.folder}")
+        return
     size = f"{count_seeds(len(result.seeds))}, {result.task.format_steps(result.steps)} each"
     table = Table(title=f"{name} on {result.task.name}: {size}", box=box.SIMPLE_HEAD)
     for column in ("", "mean", "95% interval", "std", "IQM", "worst", "best"):
@@ -108,10 +113,22 @@ def count_seeds(count: int) -> str:
     return f"{count} seed{'s' * (count != 1)}"
 
 
-def print_evaluation(title: str, returns: dict[int, np.ndarray]) -> None:
+def format_mean(per_seed: Float[np.ndarray, "R"]) -> str:
+    """The mean over seeds with their number, and its interval if they are several."""
+    text, seeds = format_return(mean(per_seed)), count_seeds(len(per_seed))
+    if len(per_seed) == 1 or np.isnan(per_seed).any():
+        return f"{text} ({seeds})"
+    return f"{text} ({seeds}, 95% interval {format_interval(*interval(per_seed, mean))})"
+
+
+def print_evaluation(title: str, returns: dict[int, np.ndarray], quiet: bool = False) -> None:
     """Print a row for each seed's greedy episodes, and one for the means of all seeds."""
     episodes = len(next(iter(returns.values())))
     count = f"{episodes} greedy episode{'s' * (episodes != 1)} of each seed"
+    if quiet:
+        means = np.array([values.mean() for values in returns.values()])
+        print_line(f"{title}: mean return {format_mean(means)}, {count}")
+        return
     table = Table(title=f"{title}: {count}, returns without noise")
     for column in ("seed", "mean", "95% interval", "worst", "best"):
         table.add_column(column, justify="right")

@@ -22,13 +22,11 @@ class TensorBoard(Hook):
         self.writers: dict[int, Any] = {}
 
     def on_log(self, run: Training, progress: Progress) -> None:
-        for seed, mean_return in progress.returns.items():
+        for seed in run.seeds:
             if seed not in self.writers:
                 self.writers[seed] = self.make_writer(str(self.folder / f"seed-{seed}"))
-            values = {"return": mean_return, "steps_per_second": progress.steps_per_second}
-            for name, value in (values | progress.metrics[seed]).items():
-                if value == value:  # NaN: no episode has ended
-                    self.writers[seed].add_scalar(name, value, progress.step)
+            for name, value in progress.scalars(seed).items():
+                self.writers[seed].add_scalar(name, value, progress.step)
             self.writers[seed].flush()
 
     def on_end(self, run: Training) -> None:
