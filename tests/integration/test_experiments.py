@@ -136,7 +136,7 @@ def test_without_time_nothing_starts(tmp_path):
         experiment.run(tmp_path, tmp_path / "scratch", -1.0, False, print)
 
 
-@pytest.mark.parametrize("name", ["clean-control", "theory"])
+@pytest.mark.parametrize("name", ["clean-control", pytest.param("theory", marks=pytest.mark.slow)])
 def test_quick_version_runs_once(name, tmp_path, monkeypatch, capsys):
     """One experiment with runs and one with a computation; others differ in declarations only."""
     monkeypatch.chdir(tmp_path)

@@ -87,9 +87,7 @@ def greedy_values(monkeypatch, agent, state, observation):
 @pytest.mark.parametrize(
     "name",
     [
-        name
-        if name in ("dqn", "dqn, impala", "mbec")
-        else pytest.param(name, marks=pytest.mark.slow)
+        name if name in ("dqn", "mbec") else pytest.param(name, marks=pytest.mark.slow)
         for name in AGENTS
     ],
 )
@@ -110,9 +108,8 @@ def test_values_of_images_are_learned_and_truncation_is_not_terminal(monkeypatch
     assert action[1] == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["dqn, impala", pytest.param("mbec++, impala", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dqn, impala", "mbec++, impala"])
 def test_a_run_whose_convolutions_are_computed_in_turn_is_the_run_alone(name):
     def train(seeds):
         runner = runners.JaxRunner(AGENTS[name], [TASK] * len(seeds), seeds, SPEC)

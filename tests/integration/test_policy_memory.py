@@ -39,6 +39,7 @@ def test_the_memory_holds_filled_slots_alone(name):
     assert not np.array_equal(first.keys[:5], second.keys[:5])
 
 
+@pytest.mark.slow
 def test_an_empty_memory_and_agents_without_one():
     long = engram.train(AGENTS["mbec++"], "mountaincar", seeds=1, steps=40)
     memory = long.policies[0].memory

@@ -94,7 +94,10 @@ def test_the_player_takes_the_agents_actions_on_vectors(name, options):
     assert actions_along_episodes(copy_of(policy), observations) == expected
 
 
-@pytest.mark.parametrize("name", ["dqn", "mbec", "mbec++", "mfec"])
+@pytest.mark.parametrize(
+    "name",
+    ["mbec++", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dqn", "mbec", "mfec"))],
+)
 def test_the_player_takes_the_agents_actions_on_images(name):
     policy = untrained_policy(name, IMAGE, seed=3)
     if name == "mbec++":  # features of images are standardized by what was seen
