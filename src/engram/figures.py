@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from engram.errors import EngramError
 from engram.files import atomic_write
 from engram.run_dir import Curves
-from engram.stats import mean_curve
+from engram.stats import MIN_SEEDS, mean_curve
 
 COLOURS = {
     "mbec++": "#D55E00",
@@ -173,18 +173,23 @@ def outer_labels(figure: Figure, x_label: str, y_label: str) -> None:
 def draw_curves(
     axes: Axes, curves: Mapping[str, Curves], palette: Mapping[str, str], draw_seeds: bool
 ) -> dict[str, Line2D]:
-    """Draws the mean of each label's seeds and its 95% interval, and returns the lines."""
+    """Draws the mean of each label's seeds and its 95% interval, and returns the lines.
+
+    Fewer seeds than have an interval are drawn themselves.
+    """
     lines = {}
     for label, seeds in curves.items():
         colour, is_prominent = palette[label], label.lower() == PROMINENT
         steps, mean, low, high = mean_curve(seeds)
         zorder, width = (3, 2.0) if is_prominent else (2, 1.4)
-        if draw_seeds:
+        has_interval = len(seeds) >= MIN_SEEDS
+        if draw_seeds or not has_interval:
             style: Any = {"color": colour, "alpha": 0.22, "linewidth": 0.6, "zorder": zorder - 1.5}
             for seed_steps, returns in seeds.values():
                 axes.plot(seed_steps, returns, **style)
         band: Any = {"color": colour, "alpha": 0.2, "linewidth": 0, "zorder": zorder - 1}
-        axes.fill_between(steps, low, high, **band)
+        if has_interval:
+            axes.fill_between(steps, low, high, **band)
         (lines[label],) = axes.plot(steps, mean, color=colour, linewidth=width, zorder=zorder)
     style_axes(axes)
     ends = [steps[-1] for seeds in curves.values() for steps, _ in seeds.values() if len(steps)]

@@ -26,7 +26,7 @@ from engram.figures import learning_curves
 from engram.policy import Policy
 from engram.provenance import memory_size
 from engram.run_dir import Curves, RunDir
-from engram.stats import summary
+from engram.stats import MIN_SEEDS, summary
 from engram.training_loop import Hook, Progress, Training
 from engram.types import Agent
 
@@ -248,7 +248,8 @@ def _train_to_result(run: Training) -> Result:
         amount = run.task.format_steps(min(run.step, run.steps))
         subtitle = f"1 seed, {amount}"
         if len(run.seeds) > 1:
-            subtitle = f"{len(run.seeds)} seeds, {amount}: mean, its 95% interval, every seed"
+            drawn = "mean, its 95% interval" if len(run.seeds) >= MIN_SEEDS else "mean"
+            subtitle = f"{len(run.seeds)} seeds, {amount}: {drawn}, every seed"
         title = f"{name} on {run.task.name}"
         learning_curves({name: curves}, path / "curves.png", title, subtitle)
     rows = run.stats.metric_rows(run.seeds, run.spec.num_envs)

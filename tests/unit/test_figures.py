@@ -51,6 +51,16 @@ def test_every_seed_is_drawn_faintly(tmp_path):
     assert share(tmp_path / "a.png", COLOURS["dqn"]) > 0
 
 
+def test_fewer_than_five_seeds_are_drawn_without_an_interval(tmp_path):
+    panels = {n: {"task": {"dqn": curves(0.0, n)}} for n in (4, 5)}
+    band = 255 * (1 - 0.2 * (1 - np.array(to_rgb(COLOURS["dqn"]))))
+    for count, panel in panels.items():
+        plot_grid(panel, tmp_path / f"{count}.png")
+        pixels = np.asarray(Image.open(tmp_path / f"{count}.png").convert("RGB"), float)
+        has_band = np.mean(np.abs(pixels - band).max(axis=-1) < 3) > 0.01
+        assert has_band == (count == 5)
+
+
 def test_curves_without_returns_are_drawn_empty(tmp_path):
     learning_curves(
         {"dqn": {0: (STEPS, np.full(len(STEPS), math.nan))}}, tmp_path / "a.png", "Task"

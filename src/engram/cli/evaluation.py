@@ -103,7 +103,7 @@ class Check:
 
 @dataclass(frozen=True)
 class List:
-    """List agents, tasks and presets."""
+    """List agents, tasks, presets and trained agents."""
 
     def run(self) -> None:
         from engram.loggers.console import print_agents_and_tasks

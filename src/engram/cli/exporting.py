@@ -7,7 +7,7 @@ from engram.cli.training import Seed
 
 @dataclass(frozen=True)
 class Export:
-    """Write a trained agent as a file for NumPy or ONNX, or as a folder to share."""
+    """Write a trained agent for NumPy, for ONNX or to share."""
 
     dir: str
     """the run folder"""

@@ -18,7 +18,7 @@ from engram.agents import AGENTS, PRESETS, agent_class, agent_name, default_pres
 from engram.config import field_docs
 from engram.envs import get_task, task_names
 from engram.errors import EngramWarning
-from engram.stats import format_interval, format_return, interval, mean
+from engram.stats import MIN_SEEDS, format_interval, format_return, interval, mean
 from engram.training import Result
 
 
@@ -33,18 +33,21 @@ def print_result(result: Result, quiet: bool = False) -> None:
         return
     size = f"{count_seeds(len(result.seeds))}, {result.task.format_steps(result.steps)} each"
     table = Table(title=f"{name} on {result.task.name}: {size}", box=box.SIMPLE_HEAD)
-    for column in ("", "mean", "95% interval", "std", "IQM", "worst", "best"):
+    has_interval = len(result.seeds) >= MIN_SEEDS
+    spread = ("95% interval", "std", "IQM", "worst", "best") if has_interval else ("each seed",)
+    for column in ("", "mean", *spread):
         table.add_column(column, justify="right" if column else "left", overflow="fold")
     for label, row in (
         ("final return", summary["final"]),
         ("area", summary["auc"]),
     ):
         each = row["per_seed"]
-        spread = ["–", "–"]  # one seed says nothing about others
-        if len(each) > 1 and not math.isnan(row["mean"]):
-            spread = [format_interval(*row["ci95"]), format_return(row["std"])]
-        others = map(format_return, (row["iqm"], min(each), max(each)))
-        table.add_row(label, format_return(row["mean"]), *spread, *others)
+        cells = [", ".join(map(format_return, each))]
+        if has_interval:
+            low_to_high = "–" if math.isnan(row["mean"]) else format_interval(*row["ci95"])
+            numbers = (row["std"], row["iqm"], min(each), max(each))
+            cells = [low_to_high, *map(format_return, numbers)]
+        table.add_row(label, format_return(row["mean"]), *cells)
     screen.print(table)
     speed = f"{summary['steps_per_second']:,.0f} agent steps/s over all seeds, after compilation."
     about = "Returns are without noise, each the mean of the last 10 episodes; area: over the run."
@@ -114,9 +117,9 @@ def count_seeds(count: int) -> str:
 
 
 def format_mean(per_seed: Float[np.ndarray, "R"]) -> str:
-    """The mean over seeds with their number, and its interval if they are several."""
+    """The mean over seeds with their number, and its interval if they are enough."""
     text, seeds = format_return(mean(per_seed)), count_seeds(len(per_seed))
-    if len(per_seed) == 1 or np.isnan(per_seed).any():
+    if len(per_seed) < MIN_SEEDS or np.isnan(per_seed).any():
         return f"{text} ({seeds})"
     return f"{text} ({seeds}, 95% interval {format_interval(*interval(per_seed, mean))})"
 
@@ -135,7 +138,7 @@ def print_evaluation(title: str, returns: dict[int, np.ndarray], quiet: bool = F
     rows = {str(seed): values for seed, values in returns.items()}
     rows["means of all seeds"] = np.array([values.mean() for values in returns.values()])
     for label, values in rows.items():
-        spread = format_interval(*interval(values, mean)) if len(values) > 1 else "–"
+        spread = format_interval(*interval(values, mean)) if len(values) >= MIN_SEEDS else "–"
         numbers = [format_return(x) for x in (values.mean(), values.min(), values.max())]
         table.add_row(label, numbers[0], spread, *numbers[1:])
     Console(emoji=False).print(table)
