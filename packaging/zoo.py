@@ -2,7 +2,7 @@
 
     python packaging/zoo.py [NAME...]
 
-Of ten seeds the one is taken that is best in 100 greedy episodes. The card has its returns in 100
+Of five seeds the one is taken that is best in 100 greedy episodes. The card has its returns in 100
 other episodes, and the mean of all seeds beside it.
 """
 
@@ -24,7 +24,7 @@ from engram.exporters import export
 from engram.page import markdown_table
 from engram.provenance import describe_machine
 
-NUM_SEEDS, EPISODES = 10, 100
+NUM_SEEDS, EPISODES = 5, 100
 CHOOSE, REPORT = 1, 2
 """seeds of the episodes that choose a policy, and of those that are reported"""
 
@@ -37,14 +37,14 @@ class Entry(NamedTuple):
 
 
 ENTRIES = {
+    "ppo-cartpole": Entry("ppo", "cartpole", "cartpole"),
+    "dqn-cartpole": Entry("dqn", "cartpole", "cartpole"),
     "mbec++-cartpole-gaussian": Entry("mbec++", "cartpole-gaussian"),
     "mbec++-cartpole-transition": Entry("mbec++", "cartpole-transition"),
-    "mbec++-mountaincar-bernoulli": Entry("mbec++", "mountaincar-bernoulli"),
     "mbec-maze3": Entry("mbec", "maze3"),
     "mbec-maze3-noisy": Entry("mbec", "maze3-noisy"),
-    "dqn-cartpole": Entry("dqn", "cartpole", "cartpole"),
     "dqn-lunarlander": Entry("dqn", "lunarlander", "engram"),
-    "ppo-cartpole": Entry("ppo", "cartpole", "cartpole"),
+    "mbec++-mountaincar-bernoulli": Entry("mbec++", "mountaincar-bernoulli"),
 }
 
 
@@ -88,7 +88,7 @@ def card(
     words = ["engram", "train", entry.agent, entry.task, "--seeds", str(NUM_SEEDS)]
     command = shlex.join(words + (["--preset", entry.preset] if entry.preset else []))
     machine = describe_machine()
-    made = f"{date.today()}, commit {machine['commit']}, JAX {machine['versions']['jax']}"
+    made = f"{date.today()}, commit {machine['commit'][:12]}, JAX {machine['versions']['jax']}"
     rows = {
         "agent": f"`{entry.agent}`",
         "task": f"`{entry.task}`: {result.task.description}",
