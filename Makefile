@@ -29,7 +29,7 @@ bench: setup  ## print the speed tables (see benchmarks/README.md)
 	$(BIN)/python -m benchmarks
 
 offline: setup  ## pack Engram and what it needs beside JAX into offline/, for machines without a network (make offline FOR=3.12)
-	$(BIN)/python packaging/offline.py $(if $(FOR),--python $(FOR))
+	$(BIN)/python packaging/offline.py $(if $(FOR),--python $(FOR)) $(if $(EXTRAS),--extras $(EXTRAS))
 
 setup: .venv/ready
 

@@ -1,10 +1,11 @@
 """Packs Engram and its dependencies, except JAX, into one folder for machines without a network.
 
-    python packaging/offline.py [--python 3.12] [--out offline]
+    python packaging/offline.py [--python 3.12] [--out offline] [--extras atari]
 
 There, `PYTHONPATH=offline python -m engram.cli train ...` works. The machine must have JAX with
 its own dependencies (NumPy, SciPy). Learning curves and Atari videos work. Videos of classic
-control need pygame, which is left out.
+control need pygame, which is left out. Of MiniWorld only what PickupObjects draws is packed; it
+needs OpenGL and fontconfig on the other machine.
 """
 
 import argparse
@@ -27,6 +28,11 @@ UNUSED_FILES = (
     *("matplotlib/mpl-data/sample_data", "matplotlib/mpl-data/images"),
     *("matplotlib/mpl-data/fonts/afm", "matplotlib/mpl-data/fonts/pdfcorefonts"),
 )
+MINIWORLD_FILES = {
+    "textures": ("asphalt_1.", "brick_wall_1.", "concrete_tiles_1."),
+    "meshes": ("ball_", "key_"),
+}
+"""beginnings of the names of what its room shows"""
 FONT_TOOLS = {"__init__.py", "agl.py", "version.py", "misc"}
 """what Matplotlib needs of fontTools to draw pixels"""
 PYGAME = '''"""Stands for pygame, which is left out."""
@@ -51,10 +57,13 @@ def main() -> None:
         help="the Python of the other machine, such as 3.12",
     )
     parser.add_argument("--out", type=Path, default=Path("offline"))
+    parser.add_argument(
+        "--extras", nargs="*", default=["atari"], help="optional dependencies to pack"
+    )
     options = parser.parse_args()
     out, python = options.out, options.python
     remove_old(out)
-    pack(out, python)
+    pack(out, python, options.extras)
     remove_unused(out)
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     mebibytes = size / 2**20
@@ -75,10 +84,13 @@ def remove_old(out: Path) -> None:
     shutil.rmtree(out)
 
 
-def pack(out: Path, python: str) -> None:
+def pack(out: Path, python: str, extras: list[str]) -> None:
     """Installs the dependencies and copies Engram."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    requirements = [*project["dependencies"], *project["optional-dependencies"]["atari"]]
+    if unknown := set(extras) - set(project["optional-dependencies"]):
+        sys.exit(f"pyproject.toml has no extra {min(unknown)!r}: name others.")
+    optional = [name for extra in extras for name in project["optional-dependencies"][extra]]
+    requirements = [*project["dependencies"], *optional]
     pip_install(out, python, "--no-deps", *pinned(out, python, requirements))
     shutil.copytree(ROOT / "src" / "engram", out / "engram")
     version = project["version"]
@@ -119,6 +131,9 @@ def pip_install(out: Path, python: str, *arguments: str) -> None:
 def remove_unused(out: Path) -> None:
     """Removes files that are never used, and symbols of compiled code."""
     unused = [path for pattern in UNUSED_FILES for path in out.glob(pattern)]
+    for folder, kept in MINIWORLD_FILES.items():
+        files = out.glob(f"miniworld/{folder}/**/*.*")
+        unused += [path for path in files if not path.name.startswith(kept)]
     unused += [path for path in (out / "fontTools").iterdir() if path.name not in FONT_TOOLS]
     for path in unused:
         if path.is_dir():
