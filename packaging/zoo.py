@@ -23,6 +23,7 @@ from engram.evaluation import evaluate_policy
 from engram.exporters import export
 from engram.page import markdown_table
 from engram.provenance import describe_machine
+from engram.stats import format_return
 
 NUM_SEEDS, EPISODES = 5, 100
 CHOOSE, REPORT = 1, 2
@@ -52,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[[], *ENTRIES], metavar="NAME")
     for name in parser.parse_args().names or ENTRIES:
-        print(f"{name}: {make(name, ENTRIES[name]):.1f}", flush=True)
+        print(f"{name}: {format_return(make(name, ENTRIES[name]))}", flush=True)
 
 
 def make(name: str, entry: Entry) -> float:
@@ -102,7 +103,7 @@ def card(
     return f"""\
 # {name}
 
-{reported.mean():.1f} on average over {EPISODES} greedy episodes of `{entry.task}`.
+{format_return(reported.mean())} on average over {EPISODES} greedy episodes of `{entry.task}`.
 
 ```bash
 engram eval zoo:{name}
@@ -114,7 +115,8 @@ engram eval zoo:{name}
 
 
 def describe(returns: Sequence[float] | np.ndarray) -> str:
-    return f"{np.mean(returns):.1f} (worst {min(returns):.1f}, best {max(returns):.1f})"
+    mean, worst, best = map(format_return, (np.mean(returns), min(returns), max(returns)))
+    return f"{mean} (worst {worst}, best {best})"
 
 
 if __name__ == "__main__":
