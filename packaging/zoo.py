@@ -45,7 +45,6 @@ ENTRIES = {
     "mbec-maze3": Entry("mbec", "maze3"),
     "mbec-maze3-noisy": Entry("mbec", "maze3-noisy"),
     "dqn-lunarlander": Entry("dqn", "lunarlander", "engram"),
-    "mbec++-mountaincar-bernoulli": Entry("mbec++", "mountaincar-bernoulli"),
 }
 
 
