@@ -19,5 +19,7 @@ class EngramWarning(UserWarning):
 def nearest_names(name: str, known: Iterable[str]) -> str:
     """' Did you mean ...?' with the closest known names, or the list of all if none is close."""
     known = sorted(known)
+    if not known:
+        return ""
     close = get_close_matches(name, known, n=3, cutoff=0.6)
     return f" Did you mean {' or '.join(close)}?" if close else f" Known are {', '.join(known)}."

@@ -168,8 +168,8 @@ class RunDir:
         except FileNotFoundError:
             if self.is_policy:
                 raise EngramError(
-                    f"{self.path} has a trained agent without its learning curve: name the run "
-                    "folder that it comes from."
+                    f"{self.path} has a trained agent without its learning curve: name a run "
+                    "folder."
                 ) from None
             raise EngramError(
                 f"{self.path} has no curves.csv yet: continue the run with `{self.resume_command}`."
@@ -199,6 +199,7 @@ class RunDir:
 
 def create(path: str | Path, config: Mapping[str, Any]) -> RunDir:
     """Makes a new run folder with its config.json; a run that is there is never overwritten."""
+    zoo.refuse(path)
     path = Path(path)
     if path.exists() and not path.is_dir():
         raise EngramError(f"{path} is a file, not a folder: name another with --out.")
@@ -208,6 +209,8 @@ def create(path: str | Path, config: Mapping[str, Any]) -> RunDir:
             f"{path} already holds a run: resume it with `{resume_command}`, or name another with "
             "--out."
         )
+    if (path / STUDY_FILE).exists():
+        raise EngramError(f"{path} holds a study of `engram tune`: name another with --out.")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

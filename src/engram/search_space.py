@@ -72,6 +72,10 @@ def read_space(
     """The options that words like `n_step=1,3`, `gamma=0.9..0.99` or `n_step` name; without words
     the default space but for what is `fixed`."""
     kinds = get_type_hints(type(agent), include_extras=True)
+    for name in fixed:
+        if name not in vars(agent):
+            kind = type(agent).__name__
+            raise EngramError(f"{kind} has no option {name!r}.{nearest_names(name, vars(agent))}")
     if not words:
         return _default_space(agent, kinds, fixed)
     space: SearchSpace = {}
@@ -107,7 +111,7 @@ def _default(name: str, value: Any, kind: Any) -> Interval | Values:
     kind, ranges, _ = split_type(kind)
     if name in CHOICES and kind in (int, float):
         allowed = {x for x in CHOICES[name] if all(x in range_ for range_ in ranges)}
-        return Values(tuple(sorted(allowed | {value}, key=_none_last)))
+        return Values(tuple(sorted(allowed | {value}, key=_order)))
     if name in FACTORS and isinstance(value, int | float) and value > 0:
         bounds = [_clip(x, kind, ranges) for x in (value / FACTORS[name], value * FACTORS[name])]
         if name in SIZES:
@@ -116,7 +120,7 @@ def _default(name: str, value: Any, kind: Any) -> Interval | Values:
     if kind is bool:
         return Values((False, True))
     if get_origin(kind) is Literal:
-        return Values(get_args(kind))
+        return Values(tuple(sorted(get_args(kind), key=_order)))
     if kind is float and ranges and math.isfinite(ranges[0].high):
         return Interval(float(ranges[0].low), float(ranges[0].high))
     raise EngramError(
@@ -129,7 +133,8 @@ def _read(name: str, text: str, kind: Any) -> Interval | Values:
     """The range LOW..HIGH or LOW..HIGH:log, or the values A,B,..., each checked."""
     low, dots, rest = text.partition("..")
     if not dots:
-        return Values(tuple(dict.fromkeys(_read_value(name, x, kind) for x in text.split(","))))
+        values = {_read_value(name, x, kind) for x in text.split(",")}
+        return Values(tuple(sorted(values, key=_order)))
     if split_type(kind)[0] not in (int, float):
         raise EngramError(f"{name} is no number, so it has no range: list values, as {name}=A,B.")
     high, colon, scale = rest.partition(":")
@@ -157,8 +162,10 @@ def _clip(x: float, kind: type, ranges: Sequence[Range]) -> float:
     return float(x) if kind is float else max(1, int(x))
 
 
-def _none_last(value: float | None) -> float:
-    return math.inf if value is None else value
+def _order(value: Any) -> tuple[bool, float, str]:
+    """Sorts numbers, then words and None, whatever order they were given in."""
+    is_number = isinstance(value, int | float)
+    return not is_number, value if is_number else 0, str(value)
 
 
 def _spell(value: Any) -> str:

@@ -4,8 +4,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from engram import zoo
 from engram.errors import EngramError
 from engram.run_dir import STUDY_FILE
 from engram.search_space import Interval, SearchSpace
@@ -43,6 +45,9 @@ class Study:
         first: Mapping[str, Any],
     ):
         """Opens the study, or begins it with a trial of the options `first`."""
+        zoo.refuse(folder)
+        if (folder / "config.json").exists():
+            raise EngramError(f"{folder} is a run folder: name another with --out.")
         self.optuna = import_optuna()
         self.folder = folder
         self.distributions = {name: self._distribution(x) for name, x in space.items()}
@@ -83,10 +88,21 @@ class Study:
             return trial
 
     def report(self, trial: Any, value: float, number: int) -> bool:
-        """Stores the value of a running trial, and says whether it should be pruned."""
+        """Stores the value of a running trial, and says whether it should be pruned.
+
+        Optuna's own pruner would compare the best value so far, which in reinforcement learning may
+        be that of random play.
+        """
+        complete = self.optuna.trial.TrialState.COMPLETE
         with self.exclusive():
             trial.report(value, number)
-            return trial.should_prune()
+            others = [
+                other.intermediate_values[number]
+                for other in self.study.get_trials(deepcopy=False, states=(complete,))
+                if number in other.intermediate_values
+            ]
+        is_known = number >= WARMUP_REPORTS and len(others) >= STARTUP_TRIALS
+        return is_known and value < median(others)
 
     def complete(self, trial: Any, value: float) -> None:
         """Ends a trial with its value."""
@@ -148,12 +164,10 @@ class Study:
             url.replace("{", "{{").replace("}", "}}"),
             engine_kwargs={"connect_args": {"timeout": 60}},
         )
-        pruner = self.optuna.pruners.MedianPruner(STARTUP_TRIALS, WARMUP_REPORTS)
         return self.optuna.create_study(
             storage=storage,
             study_name="tune",
             direction="maximize",
-            pruner=pruner,
             load_if_exists=True,
         )
 
@@ -172,10 +186,15 @@ class Study:
             _unlock_byte(self.lock_file, trial.number + 1)
 
     def _fail_abandoned(self) -> None:
-        """Ends the trials whose processes were killed: their bytes are not locked."""
+        """Ends the trials whose processes were killed, since their bytes are not locked.
+
+        Their options are tried again.
+        """
         running = self.optuna.trial.TrialState.RUNNING
         for trial in self.study.get_trials(deepcopy=False, states=(running,)):
             if _lock_byte(self.lock_file, trial.number + 1):
+                if trial.params:
+                    self.study.enqueue_trial(trial.params)
                 self.study.tell(trial.number, state=self.optuna.trial.TrialState.FAIL)
                 _unlock_byte(self.lock_file, trial.number + 1)
 

@@ -112,14 +112,12 @@ def tune(
     task = get_task(task, steps, env_kwargs, wrappers, observe)
     if isinstance(agent, str):
         agent = make_agent(agent, default_preset(agent, task.preset))
-    numbers = seed_numbers(seeds)
-    if isinstance(seeds, int):
-        numbers = tuple(FIRST_SEED + number for number in numbers)
+    numbers = tuning_seeds(seeds)
     searched = read_space(agent, space, fixed)
     task.inspect(num_envs or 1)
     content = _describe(agent, task, num_envs, use_gym)
     own = {name: content["options"][name] for name in searched}
-    words = " ".join(f"{name}={x}" for name, x in searched.items())
+    words = " ".join(f"{name}={searched[name]}" for name in sorted(searched))
     settings = {"space": words, "objective": objective, "seeds": numbers}
     settings |= content | content["options"]
     settings = {name: x for name, x in settings.items() if name not in {"options", *searched}}
@@ -139,6 +137,12 @@ def tune(
         return _result(study, agent)
     finally:
         study.close()
+
+
+def tuning_seeds(seeds: int | Sequence[int]) -> tuple[int, ...]:
+    """The seeds of a trial: those given, or so many from the first."""
+    first = FIRST_SEED if isinstance(seeds, int) else 0
+    return tuple(first + number for number in seed_numbers(seeds))
 
 
 def _train(

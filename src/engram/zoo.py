@@ -24,6 +24,15 @@ def resolve(path: str | Path) -> Path:
     return FOLDER / name
 
 
+def refuse(path: str | Path) -> None:
+    """Raises if zoo:NAME is named where a new folder would be made."""
+    if str(path).startswith(PREFIX):
+        raise EngramError(
+            f"{path} cannot be written, since {PREFIX} stands for agents that come with Engram: "
+            "name another folder."
+        )
+
+
 def headline(name: str) -> str:
     """The sentence of its card that says how good it is."""
     return (FOLDER / name / "README.md").read_text().splitlines()[2]

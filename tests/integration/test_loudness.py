@@ -51,9 +51,9 @@ def test_verbose_training_prints_device_programs_speed_and_checkpoints(
     for line in (
         r"device cpu, \d+ processors, JAX \S+",
         r"JaxRunner: 2 seeds, 1 environment each",
-        r"_loop: traced in \S+ s",
-        r"jit\(_loop\): lowered in \S+ s",
-        r"jit\(_loop\): (compiled|loaded from the cache) in \S+ s",
+        r"loop: traced in \S+ s",
+        r"loop: lowered in \S+ s",
+        r"loop: (compiled|loaded from the cache) in \S+ s",
         r"step 100: \S+ steps/s in the last \S+ s of training",
         r"checkpoint at step 100: \S+ s, \S+ MB",
         r"\d+ programs, \d+ of them from the cache, compiled or loaded in \S+ s",
@@ -90,10 +90,10 @@ def test_programs_are_told_apart_by_whether_the_cache_had_them(capsys):
     run_program("i", is_cached=False)
     assert capsys.readouterr().out.splitlines() == [
         "f: traced in 2.00 s",
-        "jit(f): compiled in 0.50 s",
+        "f: compiled in 0.50 s",
         "g: traced in 2.00 s",
-        "jit(g): loaded from the cache in 0.50 s",
+        "g: loaded from the cache in 0.50 s",
         "h: traced in 2.00 s",
-        "jit(h): compiled in 0.50 s",
+        "h: compiled in 0.50 s",
     ]
     assert str(log) == "3 programs, 1 of them from the cache, compiled or loaded in 1.5 s"

@@ -1,5 +1,6 @@
 """Policy folders act as the runs that they come from, and cannot go on learning."""
 
+import gymnasium as gym
 import jax
 import numpy as np
 import pytest
@@ -11,6 +12,18 @@ from engram.errors import EngramError
 from engram.run_dir import RunDir
 
 AGENT = engram.make("mbec++", "debug")
+
+
+class LargeReward(gym.Env):
+    observation_space = gym.spaces.Box(-1, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        return self.reset()[0], 1e5, True, False, {}
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +59,38 @@ def test_half_precision_halves_the_file_and_rounds_the_numbers(run, tmp_path):
     for whole, half in zip(*states, strict=True):
         assert half.dtype == whole.dtype
         np.testing.assert_allclose(half, whole, rtol=1e-3, atol=1e-6)
+
+
+def test_numbers_too_large_for_half_precision_are_refused(tmp_path):
+    run = tmp_path / "run"
+    engram.train("mfec", LargeReward, seeds=1, steps=60, out=run)
+    with pytest.raises(EngramError, match="too large for half precision"):
+        engram.export(run, tmp_path / "half", half=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+def test_an_export_that_fails_keeps_the_old_folder_and_leaves_no_new_one(
+    run, tmp_path, monkeypatch
+):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporters.check, "count_agreements", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        engram.export(run, tmp_path / "policy")
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_of_the_zoo_are_no_targets(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for call in (
+        lambda: engram.export(run, "zoo:mine"),
+        lambda: engram.train(AGENT, "cartpole", seeds=1, steps=20, out="zoo:mine"),
+        lambda: engram.tune(AGENT, "cartpole", "zoo:mine", trials=1),
+    ):
+        with pytest.raises(EngramError, match="zoo:mine cannot be written"):
+            call()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_policy_folder_is_evaluated_but_not_resumed_or_plotted(run, tmp_path, capsys):

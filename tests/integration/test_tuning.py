@@ -133,10 +133,12 @@ def test_a_trial_in_another_process_is_left_alone_until_that_is_killed(fake_trai
     space = ["learning_rate=1e-4..1e-2:log"]
     result = engram.tune("dqn", "cartpole", tmp_path, space, trials=9)
     assert [x.state for x in result.trials] == ["running"] + 8 * ["complete"]
+    own = result.trials[0].options
     other.kill()
     other.communicate()
     result = engram.tune("dqn", "cartpole", tmp_path, space, trials=9)
     assert [(x.number, x.state) for x in result.trials] == [(n, "complete") for n in range(1, 10)]
+    assert result.trials[-1].options == own  # tried again
 
 
 @pytest.mark.slow  # three imports of JAX
@@ -171,6 +173,43 @@ def test_a_trial_worse_than_others_is_pruned(monkeypatch, tmp_path):
     result = engram.tune("dqn", "cartpole", tmp_path, SPACE, trials=6)
     assert [trial.state for trial in result.trials] == 5 * ["complete"] + ["pruned"]
     assert result.best.value == 14
+
+
+def test_a_trial_that_began_well_and_fell_is_pruned_by_its_value_at_the_same_step(
+    monkeypatch, tmp_path
+):
+    curves = iter([[5.0] * REPORTS] * 5 + [[9.0] * 3 + [1.0] * (REPORTS - 3)])
+
+    def train(agent, task, seeds, hooks, **_):
+        curve, stopped = next(curves), None
+        for number, value in enumerate(curve, 1):
+            if stopped is None and hooks[0].study.report(hooks[0].trial, value, number):
+                stopped = f"at {number}"
+        return SimpleNamespace(stopped=stopped, summary={"auc": {"iqm": curve[-1]}})
+
+    monkeypatch.setattr(tuning, "train", train)
+    result = engram.tune("dqn", "cartpole", tmp_path, SPACE, trials=6)
+    assert [trial.state for trial in result.trials] == 5 * ["complete"] + ["pruned"]
+
+
+def test_the_order_of_a_space_does_not_matter(fake_train, tmp_path):
+    engram.tune("dqn", "cartpole", tmp_path, ["gamma=0.9,0.8", "n_step=5,1,3"], trials=2)
+    result = engram.tune("dqn", "cartpole", tmp_path, ["n_step=1,3,5", "gamma=0.8,0.9"], trials=3)
+    assert len(result.trials) == 3
+
+
+def test_a_run_and_a_study_do_not_share_a_folder(fake_train, tmp_path):
+    run, study = tmp_path / "run", tmp_path / "study"
+    engram.train("random", "cartpole", seeds=1, steps=20, out=run)
+    engram.tune("dqn", "cartpole", study, SPACE, trials=1)
+    assert "is a run folder" in error_of(engram.tune, "dqn", "cartpole", run, SPACE)
+    with pytest.raises(EngramError, match="holds a study"):
+        engram.train("random", "cartpole", seeds=1, steps=20, out=study)
+
+
+def test_what_is_fixed_must_be_an_option(fake_train, tmp_path):
+    error = error_of(engram.tune, "dqn", "cartpole", tmp_path / "study", fixed=["gama"])
+    assert "no option 'gama'. Did you mean gamma" in error
 
 
 def test_the_command_ends_with_a_file_that_trains_the_best(monkeypatch, tmp_path, capsys):

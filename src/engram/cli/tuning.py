@@ -3,6 +3,7 @@
 import dataclasses
 import shlex
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +21,9 @@ from engram.config import Count, WholeNumber
 from engram.errors import EngramWarning
 
 SHOWN = 3
-"""trials in the table, beside the first"""
+"""trials in the table, beside that of the agent's own options"""
+DEFAULT_SEEDS = 10
+"""of `engram train`"""
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,15 @@ class Tune(AgentCommand):
         out = self.out or run_path("runs", name)
         runs = console.count_seeds(seeds if isinstance(seeds, int) else len(seeds))
         console.print_line(
-            f"{self.agent} on {task.name}, {self.trials} trials of {runs}, "
+            f"{self.agent} on {task.name}, {self.trials} trial{'s' * (self.trials != 1)} of "
+            f"{runs}, "
             f"{task.format_steps(task.steps)} each, into {out}"
         )
         console.print_line("Searched:", " ".join(f"{name}={x}" for name, x in space.items()))
         with (
             use_device(self.device),
             console.plain_warnings(),
-            TrialLines(self.trials, self.objective) as lines,
+            TrialLines(self.objective) as lines,
         ):
             warnings.simplefilter("once", EngramWarning)  # not in every trial
             result = tuning.tune(
@@ -103,16 +107,17 @@ class Tune(AgentCommand):
                 fixed=fixed,
                 on_trial=lines.show,
             )
-        print_study(result, self.objective)
+        own = {name: getattr(self.options, name) for name in result.best.options}
+        print_study(result, self.objective, own, tuning.tuning_seeds(seeds))
 
 
 class TrialLines:
     """Shows the running trial, and a line for each that has ended."""
 
-    def __init__(self, num_trials: int, objective: str):
+    def __init__(self, objective: str):
         from rich.console import Console
 
-        self.num_trials, self.objective = num_trials, objective
+        self.objective = objective
         self.screen = Console(emoji=False)
         self.status = self.screen.status("")
 
@@ -131,7 +136,7 @@ class TrialLines:
 
         options = " ".join(f"{name}={spell(x)}" for name, x in trial.options.items())
         if trial.state == "running":
-            self.status.update(escape(f"trial {trial.number} of {self.num_trials}: {options}"))
+            self.status.update(escape(f"trial {trial.number}: {options}"))
             return
         outcome = trial.state
         if trial.state == "complete":
@@ -142,8 +147,8 @@ class TrialLines:
         self.screen.print(line, highlight=False, soft_wrap=True)
 
 
-def print_study(result: Any, objective: str) -> None:
-    """Print the best trials, the first, the importance of options, and how to train the best."""
+def print_study(result: Any, objective: str, own: dict[str, Any], seeds: Sequence[int]) -> None:
+    """Print the best trials, that of the agent's own options, and how to train the best."""
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -156,7 +161,7 @@ def print_study(result: Any, objective: str) -> None:
     for trial in sorted(complete, key=lambda trial: -trial.value):
         distinct.setdefault(tuple(trial.options.values()), trial)
     best = list(distinct.values())[:SHOWN]
-    shown = best + [trial for trial in complete if trial.number == 0 and trial not in best]
+    shown = best + [x for x in distinct.values() if x.options == own and x not in best]
     counts = {
         state: sum(trial.state == state for trial in result.trials)
         for state in ("complete", "pruned", "failed", "running")
@@ -178,8 +183,10 @@ def print_study(result: Any, objective: str) -> None:
         table.add_row(name, *row)
     Console(emoji=False).print(table)
     print_line(f"Best options: {result.config}")
-    command = shlex.join(["engram", "train", "--config", str(result.config)])
-    print_line(f"Train with them, on other seeds: {command}")
+    words = ["engram", "train", "--config", str(result.config)]
+    if min(seeds) < DEFAULT_SEEDS:  # those that are trained if none are named
+        words += ["--seeds", ",".join(str(max(seeds) + 1 + i) for i in range(DEFAULT_SEEDS))]
+    print_line(f"Train with them, on other seeds: {shlex.join(words)}")
 
 
 def spell(value: Any) -> str:

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import jax
 
-from engram import policy_dir, training
+from engram import policy_dir, training, zoo
 from engram.agents import Random
 from engram.errors import EngramError
 from engram.exporters import check, player
@@ -46,11 +47,17 @@ def export(
     with `half` its numbers have half precision. The agent is that of one seed, or of the first. An
     agent whose class cannot be imported must be given again.
     """
+    zoo.refuse(file)
     file = Path(file)
     if not file.suffix:
         return _export_folder(path, file, seed, overwrite, half, agent)
     if half:
         raise EngramError("Only policy folders have half precision: leave half out.")
+    if file.suffix.lower() not in (".npz", ".onnx"):
+        raise EngramError(
+            f"Engram cannot write {file}: choose a name that ends in .npz or .onnx, or one without "
+            "an ending for a policy folder."
+        )
     check_target(file, (".npz", ".onnx"))
     is_npz = file.suffix.lower() == ".npz"
     source = Path(player.__file__).read_bytes()
@@ -101,11 +108,17 @@ def _export_folder(
     assert run.folder is not None
     seed = run.seeds[0] if seed is None else seed
     step = training.trained_steps(path)
-    policy_dir.save(folder, run.folder.config, seed, policy.state, step, half)
-    written = check.PolicyCopy(training.load(folder, seed, agent))
     in_task = not run.folder.config.get("custom_task")
     rollout = check.rollout_in(run.task if in_task else None, policy.spec)
-    agreed = check.count_agreements(policy, written, rollout)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=".") as scratch:
+        new = Path(scratch) / folder.name
+        policy_dir.save(new, run.folder.config, seed, policy.state, step, half)
+        copy = check.PolicyCopy(training.load(new, seed, agent))
+        agreed = check.count_agreements(policy, copy, rollout)
+        if folder.exists():
+            folder.rename(Path(scratch) / "old")
+        new.rename(folder)
     return Exported(folder, seed, agreed, check.NUM_OBSERVATIONS, in_task)
 
 

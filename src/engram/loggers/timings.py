@@ -56,7 +56,8 @@ class CompilationLog:
             case _:
                 return
         if duration_secs >= MIN_SECONDS:
-            say(f"{about.get('fun_name', 'a program')}: {done} in {duration_secs:.2f} s")
+            name = about.get("fun_name", "a program").removeprefix("jit(").strip("_)")
+            say(f"{name}: {done} in {duration_secs:.2f} s")
 
     def __str__(self) -> str:
         count = f"{self.programs} programs, {self.cached_programs} of them from the cache"

@@ -67,7 +67,11 @@ def _label_ends(axes: Axes, lines: Mapping[str, Line2D]) -> None:
 
 
 def spread(places: Sequence[float], gap: float) -> list[float]:
-    """Ascending places in [0, 1], moved as little as needed to be `gap` apart."""
+    """Ascending places in [0, 1], pushed up to be `gap` apart, then down from 1.
+
+    The gap is smaller if so many places need it.
+    """
+    gap = min(gap, 1 / max(1, len(places) - 1))
     moved: list[float] = []
     for place in places:
         moved.append(max(place, moved[-1] + gap) if moved else place)
