@@ -151,7 +151,7 @@ CHECKS = [
 ]
 
 
-VARIANTS = "dqn, dueling", "mbec++, quantile"
+VARIANTS = "dqn, dueling", "mbec++, quantile", "mbec of the paper"
 """of agents and heads that others here test"""
 
 

@@ -86,10 +86,7 @@ def greedy_values(monkeypatch, agent, state, observation):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        name if name in ("dqn", "mbec") else pytest.param(name, marks=pytest.mark.slow)
-        for name in AGENTS
-    ],
+    [name if name == "dqn" else pytest.param(name, marks=pytest.mark.slow) for name in AGENTS],
 )
 def test_values_of_images_are_learned_and_truncation_is_not_terminal(monkeypatch, name):
     agent = AGENTS[name]

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -109,16 +110,19 @@ def test_a_restored_run_continues_as_if_never_stopped():
     second.close()
 
 
+rare = partial(pytest.param, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("make", "faults", "step", "sentence"),
     [
         (TapeEnv, {5: ValueError("too\nhot.")}, 10, "step raised ValueError (too hot) in probes."),
         (TapeEnv, {5: wrong_shape}, 10, "observation has shape (3,) instead of (2,)"),
-        (TapeEnv, {5: no_observation}, 10, "observation has dtype object instead of float32"),
-        (TapeEnv, {5: a_text}, 10, "it returned a str instead of the five"),
-        (TapeEnv, {5: leave}, 10, "step ended its process with exit code 7."),
+        rare(TapeEnv, {5: no_observation}, 10, "observation has dtype object instead of float32"),
+        rare(TapeEnv, {5: a_text}, 10, "it returned a str instead of the five"),
+        rare(TapeEnv, {5: leave}, 10, "step ended its process with exit code 7."),
         (TapeEnv, {5: kill}, 10, "its process was ended by SIGKILL during step"),
-        (FailsToReset, {}, 6, "reset raised OSError (no more mazes) in test_worker_runner."),
+        rare(FailsToReset, {}, 6, "reset raised OSError (no more mazes) in test_worker_runner."),
     ],
     ids=["exception", "shape", "nothing", "text", "exit", "kill", "reset"],
 )

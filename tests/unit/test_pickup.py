@@ -159,7 +159,10 @@ def test_an_episode_is_truncated_after_400_steps():
     assert [bool(walk(state, [PICKUP] * n)[1].truncated) for n in (1, 2)] == [False, True]
 
 
-@pytest.mark.parametrize(("size", "num_objs"), [(5, max_objects(5)), (12, 5), (20, 30)])
+@pytest.mark.parametrize(
+    ("size", "num_objs"),
+    [(5, max_objects(5)), (12, 5), pytest.param(20, 30, marks=pytest.mark.slow)],
+)
 def test_nothing_touches_at_the_start_of_an_episode(size, num_objs):
     room = JaxPickup(PickupConfig(size=size, num_objs=num_objs))
     state, _ = jax.vmap(room.reset, (None, 0))((), jax.random.split(jax.random.key(0), 300))

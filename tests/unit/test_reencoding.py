@@ -373,7 +373,7 @@ def test_a_renewal_computes_all_keys_as_if_anew(run):
     assert_close(after.episodic.tau, [x[-1] for x in next_taus])
 
 
-@pytest.mark.parametrize("rows", [150, BLOCK + 6])
+@pytest.mark.parametrize("rows", [pytest.param(150, marks=pytest.mark.slow), BLOCK + 6])
 def test_a_renewal_of_more_steps_than_a_block_computes_all_trajectories_as_if_anew(rows):
     spec = replace(SPEC, num_iterations=150)
     run = Run(replace(AGENT, buffer_size=rows * NUM_ENVS), spec).advance(122)
@@ -491,7 +491,7 @@ def test_between_renewals_the_same_trajectory_has_the_same_key(reencode):
         assert int(state.episodic.memory.num_inserted) > 3
 
 
-@pytest.mark.parametrize("rows", [30, 2 * IMAGE_BLOCK + 3])
+@pytest.mark.parametrize("rows", [pytest.param(30, marks=pytest.mark.slow), 2 * IMAGE_BLOCK + 3])
 def test_images_in_several_blocks_are_encoded_as_their_features(rows):
     spec = Spec((12, 12, 3), 2, dtype="uint8", num_envs=2, num_iterations=40)
     state = jax.jit(lambda: AGENT.init(jax.random.key(0), spec))()
