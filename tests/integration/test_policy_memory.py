@@ -14,7 +14,7 @@ AGENTS = {
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name == "mbec" else name for name in AGENTS],
+    [name if name == "mfec" else pytest.param(name, marks=pytest.mark.slow) for name in AGENTS],
 )
 def test_the_memory_holds_filled_slots_alone(name):
     result = engram.train(AGENTS[name], "cartpole", seeds=2, steps=200)

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import time
-from functools import partial
 
 import numpy as np
 import pytest
@@ -110,7 +109,7 @@ def test_a_restored_run_continues_as_if_never_stopped():
     second.close()
 
 
-rare = partial(pytest.param, marks=pytest.mark.slow)
+rare = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,14 @@ def test_the_papers_tasks_are_registered():
     assert task_names() == [*control, *MAZES, *MINIWORLD, *ROOMS]
 
 
-@pytest.mark.parametrize("name", [x for x in task_names() if x not in MINIWORLD])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(x, marks=pytest.mark.slow) if x == "pickup5-jax" else x
+        for x in task_names()
+        if x not in MINIWORLD
+    ],
+)
 def test_a_registered_task_passes_the_env_checker(name):
     task = get_task(name)
     spec = task.inspect(num_envs=2, num_iterations=50)
