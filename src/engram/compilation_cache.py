@@ -23,7 +23,7 @@ from engram.errors import EngramWarning
 MAX_BYTES = 1_000_000_000
 """of all entries together, for all versions and machines; beyond, the least recently used go"""
 MIN_COMPILE_SECONDS = 0.05
-"""programs that compile faster are not worth a file"""
+"""programs that compile faster are not kept"""
 DIGEST_SIZE = hashlib.sha256().digest_size
 
 

@@ -32,7 +32,7 @@ from engram.stats import MIN_SEEDS, mean_curve, running_mean
 DEFAULT_FILE = "learning-curves.png"
 ENDINGS = (".png", ".svg", ".pdf")
 MAX_LINES = 8
-"""in a panel: more cannot be told apart"""
+"""in a panel: more cannot be distinguished"""
 MAX_COLUMNS = 3
 DASHES: tuple[Any, ...] = ("-", (0, (4, 1.3)), (0, (1.2, 1.1)), (0, (6, 1.3, 1.2, 1.3)))
 """of the runs of one agent, which share its colour"""

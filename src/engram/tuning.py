@@ -55,7 +55,7 @@ class TuneResult:
     best: Trial
     trials: list[Trial]
     importance: dict[str, float]
-    """each option's share in what makes a trial good; empty if it cannot be told yet"""
+    """each option's share in what makes a trial good; empty while too few trials are complete"""
     folder: Path
     config: Path
     """a file of the best options, for `engram train --config`"""

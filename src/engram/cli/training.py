@@ -22,8 +22,34 @@ Seed = Annotated[int, Range(0, 2**32 - 1)]
 # Modules that import JAX are imported where they are used: `engram --help` must not wait for them.
 
 
+@dataclass(frozen=True)
 class AgentCommand:
     """A command that takes an agent, a task and the agent's options."""
+
+    agent: str
+    """a name (engram list) or module:Class; AGENT --help shows its options"""
+    task: str
+    """a name (engram list), gym:ID or atari:GAME"""
+    steps: Count | None = None
+    """agent steps per run; the task's default if None"""
+    num_envs: Count | None = None
+    """environments per run, stepped together; if None 1, with frame stacks 4 per gradient step"""
+    env_kwargs: str | None = None
+    """arguments of the environment: --env-kwargs size=7 trap=true"""
+    max_episode_steps: Count | None = None
+    """time limit of the environment of gym:ID, where it has none or another"""
+    wrapper: str | None = None
+    """wrappers module:Class around the environment of gym:ID, the innermost first"""
+    observe: str | None = None
+    """names of the parts of dictionaries that are observed, of gym:ID"""
+    preset: str | None = None
+    """a named set of options (engram list)"""
+    use_gym: bool = False
+    """step Gymnasium's environment even if the task is also written in JAX"""
+    workers: WholeNumber | None = None
+    """processes in which Gymnasium's environments step, 0 for none; as the task says if None"""
+    device: str | None = None
+    """cpu, gpu or tpu; the fastest available if None"""
 
     options: ClassVar[Any] = None  # the agent with its options; a field once its name is known
     given: ClassVar[Collection[str]] = ()
@@ -59,34 +85,12 @@ class AgentCommand:
 class Train(AgentCommand):
     """Train an agent, ten seeds at once, and write a run folder."""
 
-    agent: str
-    """a name (engram list) or module:Class; engram train AGENT --help shows its options"""
-    task: str
-    """a name (engram list), gym:ID or atari:GAME"""
     seeds: str = "10"
     """number of runs, with seeds 0, 1, ...; or the seeds themselves: 1,2,3"""
     seed: int | None = None
     """one run with this seed, instead of --seeds"""
-    steps: Count | None = None
-    """agent steps per run; the task's default if None"""
-    num_envs: Count | None = None
-    """environments per run, stepped together; if None 1, with frame stacks 4 per gradient step"""
-    env_kwargs: str | None = None
-    """arguments of the environment: --env-kwargs size=7 trap=true"""
-    max_episode_steps: Count | None = None
-    """time limit of the environment of gym:ID, where it has none or another"""
-    wrapper: str | None = None
-    """wrappers module:Class around the environment of gym:ID, the innermost first"""
-    observe: str | None = None
-    """names of the parts of dictionaries that are observed, of gym:ID"""
-    preset: str | None = None
-    """a named set of options (engram list)"""
     out: str | None = None
     """the run folder; runs/AGENT-TASK if None"""
-    use_gym: bool = False
-    """step Gymnasium's environment even if the task is also written in JAX"""
-    workers: WholeNumber | None = None
-    """processes in which Gymnasium's environments step, 0 for none; as the task says if None"""
     tensorboard: bool = False
     """write returns and metrics for TensorBoard too (pip install tensorboard)"""
     wandb: str | None = None
@@ -99,8 +103,6 @@ class Train(AgentCommand):
     """print warnings, errors and a line with the result alone (-q)"""
     verbose: bool = False
     """print what is compiled, speed and checkpoints, with times (-v)"""
-    device: str | None = None
-    """cpu, gpu or tpu; the fastest available if None"""
     config: str | None = None
     """a TOML file, a run folder or its config.json with agent, task and options, instead of them;
     options beside it come first"""

@@ -17,7 +17,7 @@ from engram.cli.training import (
     use_device,
     warn_of_no_learning,
 )
-from engram.config import Count, WholeNumber
+from engram.config import Count
 from engram.errors import EngramWarning
 
 SHOWN = 3
@@ -30,10 +30,6 @@ DEFAULT_SEEDS = 10
 class Tune(AgentCommand):
     """Search the best options of an agent, or go on with a search."""
 
-    agent: str
-    """a name (engram list) or module:Class; engram tune AGENT --help shows its options"""
-    task: str
-    """a name (engram list), gym:ID or atari:GAME"""
     space: str | None = None
     """options to search, and no others: --space learning_rate=1e-5..1e-2:log n_step=1,3,5; a name
     alone has its default range; if None, options that usually matter and are not given"""
@@ -43,28 +39,8 @@ class Tune(AgentCommand):
     """interquartile mean over seeds of the area under the learning curve, or of the final return"""
     seeds: str = "5"
     """number of runs of a trial, with seeds 100, 101, ...; or the seeds themselves: 1,2,3"""
-    steps: Count | None = None
-    """agent steps per run; the task's default if None"""
-    num_envs: Count | None = None
-    """environments per run, stepped together; if None 1, with frame stacks 4 per gradient step"""
-    env_kwargs: str | None = None
-    """arguments of the environment: --env-kwargs size=7 trap=true"""
-    max_episode_steps: Count | None = None
-    """time limit of the environment of gym:ID, where it has none or another"""
-    wrapper: str | None = None
-    """wrappers module:Class around the environment of gym:ID, the innermost first"""
-    observe: str | None = None
-    """names of the parts of dictionaries that are observed, of gym:ID"""
-    preset: str | None = None
-    """a named set of options (engram list)"""
     out: str | None = None
     """the study's folder, where it goes on if it has begun; runs/tune-AGENT-TASK if None"""
-    use_gym: bool = False
-    """step Gymnasium's environment even if the task is also written in JAX"""
-    workers: WholeNumber | None = None
-    """processes in which Gymnasium's environments step, 0 for none; as the task says if None"""
-    device: str | None = None
-    """cpu, gpu or tpu; the fastest available if None"""
 
     def run(self) -> None:
         from engram import tuning
