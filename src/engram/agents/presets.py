@@ -80,13 +80,15 @@ _ATARI_MEMORY = {
     "memory_size": 50_000,
     "select_with_q_only": True,
 }
-# Four environments per run, so one gradient step per iteration.
+# 16 environments per run, so one gradient step per iteration: as many samples per environment step
+# as with a batch of 32 every four steps.
 _PICKUP = {
     "hidden_size": 512,
     "num_layers": 1,
-    "learning_rate": 1e-4,
+    "learning_rate": 2e-4,
+    "batch_size": 128,
     "learning_starts": 20_000,
-    "train_frequency": 4,
+    "train_frequency": 16,
     "buffer_size": 200_000,
     "target_update_interval": 8_000,
     "loss": "huber",
@@ -171,10 +173,11 @@ PRESETS = {
             "drqn": {
                 "hidden_size": 512,
                 "lstm_size": 256,
-                "learning_rate": 1e-4,
+                "learning_rate": 2e-4,
+                "batch_size": 32,
                 "learning_starts": 20_000,
                 "buffer_size": 100_000,
-                "train_frequency": 8,
+                "train_frequency": 16,
                 "target_update_interval": 2_000,
                 "epsilon_end": 0.05,
                 "epsilon_decay": 1e5,

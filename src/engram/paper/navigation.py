@@ -15,8 +15,6 @@ FOLDER = "navigation"
 TASKS = ("pickup3-jax", "pickup5-jax")
 SEEDS = tuple(range(5))
 """options are compared on seeds from 100 on"""
-PPO_ENVS = 16
-"""as in the code that comes with MiniWorld; the others have four"""
 OURS, RIVALS = "mbec++", ("dqn", "drqn", "ppo")
 AGENTS: dict[str, Agent] = {
     OURS: make(OURS, "pickup"),
@@ -42,15 +40,7 @@ def navigation_runs(
     agents: dict[str, Agent], env_kwargs: tuple[tuple[str, int], ...] = ()
 ) -> tuple[Run, ...]:
     return tuple(
-        Run(
-            label,
-            agent,
-            task,
-            FOLDER,
-            seeds=SEEDS,
-            env_kwargs=env_kwargs,
-            num_envs=PPO_ENVS if label == "ppo" else None,
-        )
+        Run(label, agent, task, FOLDER, seeds=SEEDS, env_kwargs=env_kwargs)
         for task in TASKS
         for label, agent in agents.items()
     )

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int, UInt8
+from jaxtyping import Array, Bool, Float, Int, UInt8
 
 from engram.devices import platform
 from engram.envs.pickup import config as constants
@@ -91,8 +91,9 @@ def _draw(scene: Scene, rows: Rows) -> Int[Array, "parts H/parts W"]:
     is too long. The body of a loop is a kernel of its own. So the picture is drawn in halves, and
     few objects at a time.
     """
-    count = len(scene.objects.kind)
-    parts, chunk = (1, count) if platform() == "gpu" else (2, 3)
+    if platform() == "gpu":
+        return _paint(scene, rows, _nearest_surfaces(scene, rows))[None]
+    count, parts, chunk = len(scene.objects.kind), 2, 3
     split = jax.tree.map(lambda x: jnp.stack(jnp.split(x, parts, axis=-1)), rows)
     shape = (parts, *split.mortar.mT.shape[1:])
     nearest = [jnp.full(shape, NOTHING)] * len(SAMPLES)
@@ -106,18 +107,46 @@ def _draw(scene: Scene, rows: Rows) -> Int[Array, "parts H/parts W"]:
     return lax.map(finish, (split, nearest))
 
 
+def _nearest_surfaces(scene: Scene, rows: Rows) -> list[Int[Array, "H W"]]:
+    """For each sample the code of the nearest surface, on a GPU.
+
+    The objects are a loop within the kernel. Written out one after another they are so long a
+    program that the GPU waits for its instructions.
+    """
+
+    def of_object(k):
+        column, row = jax.tree.map(lambda x: x[k], (scene.boxes, rows.boxes))
+        enter = jnp.maximum(column.enter[:, :, None], row.enter[..., None])
+        leave = jnp.minimum(column.leave[:, :, None], row.leave[..., None])
+        boxes = jnp.min(jnp.where(enter < leave, enter, NOTHING), axis=0)
+        ball = _ball(scene, k)
+        light_code = ball.code(k, scene.heading, scene.middle_right[0], rows.middle_up[0])
+        is_hit = jax.vmap(ball.discriminant)(scene.right, rows.up) > 0
+        return jnp.minimum(boxes, jnp.where(is_hit & _is_ball(scene, k), light_code, NOTHING))
+
+    return list(jnp.min(jax.vmap(of_object)(jnp.arange(len(scene.objects.kind))), axis=0))
+
+
+def _ball(scene: Scene, k: int | Int[Array, ""]) -> Ball:
+    """An object as a ball, which it may not be."""
+    above = scene.objects.height[k] + BALL_RADIUS - constants.EYE_HEIGHT
+    return Ball(scene.ahead[k], above, scene.aside[k])
+
+
+def _is_ball(scene: Scene, k: int | Int[Array, ""]) -> Bool[Array, ""]:
+    return (scene.objects.kind[k] == constants.BALL) & scene.objects.visible[k]
+
+
 def _add_objects(
     scene: Scene, objects: Sequence[int], part: tuple[Rows, list[Int[Array, "H W"]]]
 ) -> list[Int[Array, "H W"]]:
     """For each sample the code of the nearest surface, of what was there and of these objects."""
     rows, nearest = part[0], list(part[1])
     for k in objects:
-        above = scene.objects.height[k] + BALL_RADIUS - constants.EYE_HEIGHT
-        ball = Ball(scene.ahead[k], above, scene.aside[k])
-        is_ball = (scene.objects.kind[k] == constants.BALL) & scene.objects.visible[k]
+        ball = _ball(scene, k)
         # As with OpenGL's samples, what is hit is found per sample, and light per pixel.
         light_code = ball.code(k, scene.heading, scene.middle_right[0], rows.middle_up[0])
-        ball_code = jnp.where(is_ball, light_code, NOTHING)
+        ball_code = jnp.where(_is_ball(scene, k), light_code, NOTHING)
         for i, code in enumerate(nearest):
             for p in range(BOXES.shape[1]):
                 column, row = (x.at_box(k, p, i) for x in (scene.boxes, rows.boxes))

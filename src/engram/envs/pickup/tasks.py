@@ -14,6 +14,7 @@ from engram.envs.task import Task
 
 FRAME_STACK, MAX_FRAME_STACK = 4, 16
 STEPS = 2_000_000
+NUM_ENVS = 16
 
 _NUM_OBJS = {"pickup3": 3, "pickup5": 5, "pickup3-jax": 3, "pickup5-jax": 5}
 
@@ -34,7 +35,7 @@ def pickup_task(name: str, env_kwargs: dict[str, Any] | None = None) -> Task:
         f"3D navigation {where}: find and pick up {config.num_objs} objects within 400 steps",
         partial(_make, gym_env.make if is_jax else miniworld.make, config, frame_stack),
         steps=STEPS,
-        num_envs=4,
+        num_envs=NUM_ENVS,
         truncation_is_terminal=True,
         jax_env=JaxPickup(config) if is_jax else None,
         env_params=(),
