@@ -59,7 +59,7 @@ def channels_first(shape: tuple[int, ...]) -> tuple[tuple[int, int, int], tuple[
 
 
 class Convolution(eqx.Module):
-    """A convolution with ReLU, as one matrix product over patches.
+    """A convolution with ReLU, as one matrix product over patches; on a GPU in bfloat16.
 
     Over many runs it stays one product, where `lax.conv` becomes many.
     """
@@ -74,30 +74,28 @@ class Convolution(eqx.Module):
 
     def __call__(self, x: Shaped[Array, "H W C"]) -> Float[Array, "h w O"]:
         assert self.linear.bias is not None
+        weight = self.linear.weight.T
         if platform() == "gpu":
-            inputs = patches(to_float(x).astype(jnp.bfloat16), self.kernel, self.stride)
-            return self._multiply_in_bfloat16(inputs, self.linear.weight)
-        # Patches of bytes are gathered four times as fast as patches of floats.
-        inputs = to_float(patches(x, self.kernel, self.stride))
-        return jax.nn.relu(inputs @ self.linear.weight.T + self.linear.bias)
-
-    def of_bytes(self, x: UInt8[Array, "H W C"]) -> Float[Array, "h w O"]:
-        """The same on a GPU for bytes scaled to [0, 1].
-
-        Windows are stored as bytes, a quarter of the floats that XLA would store. A GPU converts
-        bytes within a matrix product, but signed ones only.
-        """
-        signed = lax.bitcast_convert_type(x ^ 128, jnp.int8)
-        windows = lax.optimization_barrier(patches(signed, self.kernel, self.stride))
-        inputs = windows.astype(jnp.bfloat16) + 128
-        return self._multiply_in_bfloat16(inputs, self.linear.weight / 255)
-
-    def _multiply_in_bfloat16(
-        self, inputs: Float[Array, "h w X"], weight: Float[Array, "O X"]
-    ) -> Float[Array, "h w O"]:
-        assert self.linear.bias is not None
-        outputs = (inputs @ weight.T.astype(jnp.bfloat16)).astype(jnp.float32)
+            if x.dtype == jnp.uint8:
+                inputs, weight = patches_of_bytes(x, self.kernel, self.stride), weight / 255
+            else:
+                inputs = patches(x.astype(jnp.bfloat16), self.kernel, self.stride)
+            outputs = (inputs @ weight.astype(jnp.bfloat16)).astype(jnp.float32)
+        else:
+            # Patches of bytes are gathered four times as fast as patches of floats.
+            outputs = to_float(patches(x, self.kernel, self.stride)) @ weight
         return jax.nn.relu(outputs + self.linear.bias)
+
+
+def patches_of_bytes(x: UInt8[Array, "H W C"], kernel: int, stride: int) -> Float[Array, "h w X"]:
+    """The windows of a convolution in bfloat16, stored as bytes until they are multiplied.
+
+    XLA would store twice as much. A GPU converts bytes within a matrix product, but signed ones
+    only.
+    """
+    signed = lax.bitcast_convert_type(x ^ 128, jnp.int8)
+    stored = lax.optimization_barrier(patches(signed, kernel, stride))
+    return stored.astype(jnp.bfloat16) + 128
 
 
 def to_float(x: Shaped[Array, "..."], pixel_max: int = 255) -> Float[Array, "..."]:
@@ -164,13 +162,10 @@ class CNN(eqx.Module):
         self.shape, self.pixel_max = shape, pixel_max
 
     def __call__(self, x: Shaped[Array, "S"]) -> Float[Array, "F"]:
-        first, *rest = self.layers
         x = channels_last(x, self.shape)
-        if platform() == "gpu" and x.dtype == jnp.uint8 and self.pixel_max == 255:
-            x = first.of_bytes(x)
-        else:
-            x = first(x if self.pixel_max == 255 else to_float(x, self.pixel_max))
-        for layer in rest:
+        if self.pixel_max != 255:
+            x = to_float(x, self.pixel_max)
+        for layer in self.layers:
             x = layer(x)
         return x.ravel()
 
