@@ -15,6 +15,7 @@ class RunningStats(NamedTuple):
     """Mean and variance of each of G numbers."""
 
     num_batches: Float[Array, ""]
+    """at most `WINDOW`, after which it does not matter"""
     mean: Float[Array, "G"]
     variance: Float[Array, "G"]
 
@@ -26,11 +27,12 @@ def init(size: int) -> RunningStats:
 
 def update(stats: RunningStats, batch: Float[Array, "B G"]) -> RunningStats:
     """Statistics with one batch more."""
-    rate = 1 / jnp.minimum(stats.num_batches + 1, WINDOW)
+    num_batches = jnp.minimum(stats.num_batches + 1, WINDOW)
+    rate = 1 / num_batches
     delta = jnp.mean(batch, axis=0) - stats.mean
     within = (1 - rate) * stats.variance + rate * jnp.var(batch, axis=0)
     variance = within + rate * (1 - rate) * delta**2
-    return RunningStats(stats.num_batches + 1, stats.mean + rate * delta, variance)
+    return RunningStats(num_batches, stats.mean + rate * delta, variance)
 
 
 def normalize(stats: RunningStats, x: Float[Array, "B G"]) -> Float[Array, "B G"]:

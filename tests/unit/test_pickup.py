@@ -16,7 +16,7 @@ from scipy import stats
 import engram
 from engram.envs import get_task
 from engram.envs.pickup import config as constants
-from engram.envs.pickup import miniworld
+from engram.envs.pickup import miniworld, ray_caster
 from engram.envs.pickup.config import (
     BACK,
     BALL,
@@ -338,6 +338,17 @@ def test_what_is_behind_the_agent_is_not_seen():
     nothing = ahead._replace(present=jnp.zeros(1, bool))
     np.testing.assert_array_equal(draw(behind), draw(nothing))
     assert not np.array_equal(draw(ahead), draw(nothing))
+
+
+def test_a_gpu_draws_what_a_cpu_does(monkeypatch):
+    room = JaxPickup(PickupConfig(num_objs=3))
+    states, _ = jax.vmap(lambda key: room.reset((), key))(jax.random.split(jax.random.key(0), 20))
+    frames = []
+    for device in ("cpu", "gpu"):
+        monkeypatch.setattr(ray_caster, "platform", lambda device=device: device)
+        frames.append(np.asarray(jax.jit(jax.vmap(lambda s: room.draw((), s)))(states)))
+    # Where a ray meets an edge, rounding decides.
+    assert np.mean(frames[0] != frames[1]) < 1e-4
 
 
 def test_an_object_is_seen_once_more_when_it_is_picked_up():

@@ -44,6 +44,7 @@ def test_older_batches_have_less_weight(monkeypatch):
     # variance 4 within and 0.25 * 2^2 = 1 between.
     stats = stats_of(np.array([[[0.0], [0.0]], [[4.0], [4.0]], [[2.0], [6.0]]]))
     np.testing.assert_allclose([stats.mean[0], stats.variance[0]], [3.0, 5.0])
+    assert stats.num_batches == 2  # not 3: of a long run it would not fit into half precision
 
 
 def test_normalized_numbers_are_clipped_deviations_from_the_mean():

@@ -9,6 +9,7 @@ from engram.paper.experiment import Claim, Experiment, ExperimentResults
 from engram.paper.runs import Run
 from engram.paper.verdicts import Comparison, compare, compare_to_threshold
 from engram.run_dir import Curves
+from engram.stats import area
 from engram.types import Agent
 
 FOLDER = "navigation"
@@ -21,6 +22,8 @@ AGENTS: dict[str, Agent] = {
     **{name: make(name, "pickup") for name in RIVALS},
     "random": make("random"),
 }
+PARTS_TASK, PARTS_STEPS = TASKS[0], 1_000_000
+"""of the runs without a part; others are compared over as many steps"""
 PARTS: dict[str, Agent] = {
     "without memory": make(OURS, "pickup", fixed_beta=0.0),
     "with tau": make(OURS, "pickup", q_uses_tau=True),
@@ -28,7 +31,7 @@ PARTS: dict[str, Agent] = {
 }
 """parts of MBEC++ taken away, and one that the paper does not have"""
 ONE_FRAME = (("frame_stack", 1),)
-ONE_FRAME_AGENTS = (OURS, "dqn", "drqn", "ppo")
+ONE_FRAME_AGENTS = (OURS, "dqn", "drqn")
 TASKS_IN_WORDS = (
     "engram/Pickup-v0, the rules of MiniWorld-PickupObjects-v0 in JAX: a room of 12 x 12 m with 3 "
     "or 5 objects, frames of 80 x 60 in colour, four of them stacked unless stated otherwise; "
@@ -36,20 +39,29 @@ TASKS_IN_WORDS = (
 )
 
 
-def navigation_runs(
-    agents: dict[str, Agent], env_kwargs: tuple[tuple[str, int], ...] = ()
-) -> tuple[Run, ...]:
-    return tuple(
-        Run(label, agent, task, FOLDER, seeds=SEEDS, env_kwargs=env_kwargs)
-        for task in TASKS
-        for label, agent in agents.items()
-    )
-
-
-RUNS = navigation_runs(AGENTS)
+RUNS = tuple(
+    Run(label, agent, task, FOLDER, seeds=SEEDS)
+    for task in TASKS
+    for label, agent in AGENTS.items()
+)
 QUICK_RUNS = tuple(run for run in RUNS if run.task == TASKS[0] and run.label != "ppo")
 """PPO learns from its first rollout on, which takes minutes on a CPU"""
-ONE_FRAME_RUNS = navigation_runs({name: AGENTS[name] for name in ONE_FRAME_AGENTS}, ONE_FRAME)
+PARTS_RUNS = (
+    *(Run(label, agent, PARTS_TASK, FOLDER, PARTS_STEPS, SEEDS) for label, agent in PARTS.items()),
+    *(
+        Run(label, AGENTS[label], PARTS_TASK, FOLDER, PARTS_STEPS, SEEDS, ONE_FRAME)
+        for label in ONE_FRAME_AGENTS
+    ),
+    # PPO's learning rate depends on the steps of the whole run.
+    Run("ppo", AGENTS["ppo"], PARTS_TASK, FOLDER, seeds=SEEDS, env_kwargs=ONE_FRAME),
+    Run(
+        "ppo without LSTM",
+        make("ppo", "pickup", recurrent=False),
+        PARTS_TASK,
+        FOLDER,
+        seeds=SEEDS,
+    ),
+)
 
 
 def learns_better(ours: str, rival: str, results: ExperimentResults) -> list[Comparison]:
@@ -85,15 +97,27 @@ def fails(label: str, results: ExperimentResults) -> list[Comparison]:
     return comparisons
 
 
-def frames_matter(label: str, results: ExperimentResults) -> list[Comparison]:
+def part_helps(with_it: str, without: str, results: ExperimentResults) -> list[Comparison]:
+    """Compares areas under the curve up to the step to which both were trained."""
+    return [compare(f"{with_it} − {without}", *areas_together(results, with_it, without))]
+
+
+def frames_help(label: str, results: ExperimentResults) -> list[Comparison]:
     """Compares four stacked frames with one."""
+    one_frame = f"{PARTS_TASK}-frame_stack=1"
+    areas = areas_together(results, label, label, one_frame)
+    return [compare(f"{label}, four frames − one", *areas)]
+
+
+def areas_together(
+    results: ExperimentResults, label: str, other: str, other_task: str = PARTS_TASK
+) -> list[list[float]]:
+    """Areas under the curves of two runs' seeds, up to the last step of the shorter one."""
+    both = results.runs[PARTS_TASK, label].curves, results.runs[other_task, other].curves
+    last = min(steps[-1] for curves in both for steps, _ in curves.values())
     return [
-        compare(
-            f"{label}, four frames − one, {task}",
-            results.per_seed(task, label),
-            results.per_seed(f"{task}-frame_stack=1", label),
-        )
-        for task in TASKS
+        [area(steps[steps <= last], returns[steps <= last]) for steps, returns in curves.values()]
+        for curves in both
     ]
 
 
@@ -106,6 +130,10 @@ def draw(results: ExperimentResults, path: Path) -> None:
 
 
 AREA = "area under the curve of returns, both tasks, paired by seed"
+PARTS_AREA = (
+    "area under the curve of returns with three objects, up to the last step of the shorter run, "
+    "paired by seed"
+)
 
 NAVIGATION = Experiment(
     name="navigation",
@@ -143,22 +171,23 @@ NAVIGATION_PARTS = Experiment(
     name="navigation-parts",
     in_paper=False,
     paper="Not in the paper: MBEC++ in the 3D task without the memory's value (without memory), "
-    "and with a Q-network that sees tau (with tau); four frames against one",
+    "and with a Q-network that sees tau (with tau); four frames against one; PPO without its LSTM",
     tasks=TASKS_IN_WORDS,
-    runs=(*RUNS, *navigation_runs(PARTS), *ONE_FRAME_RUNS),
+    runs=(*(run for run in RUNS if run.task == PARTS_TASK), *PARTS_RUNS),
     quick_runs=QUICK_RUNS,
     claims=(
         *(
-            Claim(0, f"{text}.", partial(learns_better, ours, other), AREA)
-            for text, ours, other in (
+            Claim(0, f"{text}.", partial(part_helps, with_it, without), PARTS_AREA)
+            for text, with_it, without in (
                 ("The memory's value helps MBEC++", OURS, "without memory"),
                 ("It helps a Q-network that sees tau", "with tau", "with tau, without memory"),
                 ("Seeing tau helps the Q-network", "with tau, without memory", "without memory"),
+                ("An LSTM helps PPO", "ppo", "ppo without LSTM"),
             )
         ),
         *(
-            Claim(0, f"Four frames help {label}.", partial(frames_matter, label), AREA)
-            for label in ONE_FRAME_AGENTS
+            Claim(0, f"Four frames help {label}.", partial(frames_help, label), PARTS_AREA)
+            for label in (*ONE_FRAME_AGENTS, "ppo")
         ),
     ),
     draw=draw,
