@@ -22,15 +22,14 @@ PROTOCOL = (
     "over the turns. In JAX random actions in 256 rooms at once, episodes reset, observations of "
     "four frames used. MiniWorld steps in as many processes as there are cores, one environment "
     "each, and the agent that acts at random gets the frames. Trainings: presets `pickup`, "
-    "pickup3-jax, learning from the first step, MBEC++'s memory full. Each learns from a batch of "
-    "32 (DRQN 16 sequences) for every four steps, DRQN for every eight."
+    "pickup3-jax, 16 environments, learning from the first step, MBEC++'s memory full. Each learns "
+    "from a batch of 128 (DRQN 32 sequences) every 16 steps, PPO from rollouts of 2,048 steps."
 )
 ROOMS = ("pickup3-jax", "pickup5-jax")
 NUM_ROOMS, CPU_STEPS, GPU_STEPS = 256, 20, 1_000
-MANY_ENVS: dict[str, Any] = {"gradient_steps": 4, "train_frequency": 16, "act_with_target": True}
-"""options with 16 environments: as many gradient steps per agent step as with four"""
-REPLAY = 25_000
-"""iterations"""
+NUM_ENVS, REPLAY = 16, 6_250
+"""environments per run, and iterations that replay has room for"""
+TRAININGS = {"MBEC++": "mbec++", "DQN": "dqn", "DRQN": "drqn", "PPO, LSTM": "ppo"}
 
 
 def measure(options: Options) -> dict:
@@ -70,17 +69,8 @@ def contenders(is_gpu: bool) -> Iterator[Contender]:
         iterations=200 if is_gpu else 50,
         host=True,
     )
-    # Names, agents, environments, and the options that differ from the preset's.
-    cases: list[tuple[str, str, int, dict[str, Any]]] = [
-        ("MBEC++", "mbec++", 4, {}),
-        ("MBEC++, 16 environments", "mbec++", 16, MANY_ENVS),
-        ("DQN", "dqn", 4, {}),
-        ("DQN, 16 environments", "dqn", 16, MANY_ENVS),
-        ("DRQN", "drqn", 4, {}),
-        ("PPO, LSTM", "ppo", 16, {}),
-    ]
-    for name, agent_name, envs, changes in cases:
-        options = changes if agent_name == "ppo" else changes | {"learning_starts": 1}
+    for name, agent_name in TRAININGS.items():
+        options = {} if agent_name == "ppo" else {"learning_starts": 1}
         agent: Any = agents.make(agent_name, "pickup", **options)
         for runs in (8, 1) if is_gpu else (1,):
             yield Contender(
@@ -90,16 +80,16 @@ def contenders(is_gpu: bool) -> Iterator[Contender]:
                 algorithm="training",
                 task=ROOMS[0],
                 runs=runs,
-                envs=envs,
-                iterations=_iterations(agent, envs, is_gpu),
+                envs=NUM_ENVS,
+                iterations=_iterations(agent, is_gpu),
                 replay=REPLAY,
                 memory="full" if agent_name == "mbec++" else "",
             )
 
 
-def _iterations(agent: Any, envs: int, is_gpu: bool) -> int:
+def _iterations(agent: Any, is_gpu: bool) -> int:
     """About 8,000 steps of each run on a GPU and 128 on a CPU, but at least a rollout."""
-    return max((8_192 if is_gpu else 128) // envs, getattr(agent, "num_steps", 0) // envs)
+    return max(8_192 if is_gpu else 128, getattr(agent, "num_steps", 0)) // NUM_ENVS
 
 
 def _train(contender: Contender, rounds: int) -> dict:
