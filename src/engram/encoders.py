@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Float, Key, Shaped, UInt8
+from jaxtyping import Array, Float, Int, Key, Shaped, UInt8
 
 from engram.devices import platform
 from engram.types import Spec
@@ -283,6 +283,18 @@ def channels_last(x: Shaped[Array, "S"], shape: tuple[int, ...]) -> Shaped[Array
     """A flattened observation as an image whose last axis has the channels of all frames."""
     image_shape, axes = channels_first(shape)
     return x.reshape(shape).transpose(axes).reshape(image_shape).transpose(1, 2, 0)
+
+
+def shift_image(
+    shape: tuple[int, ...], x: Shaped[Array, "S"], pixels: Int[Array, "2"]
+) -> Shaped[Array, "S"]:
+    """A flattened observation moved down and right by so many pixels, its edges repeated."""
+    axes = channels_first(shape)[1][-2:]
+    images = x.reshape(shape)
+    for axis, shift in zip(axes, pixels, strict=True):
+        places = jnp.clip(jnp.arange(shape[axis]) - shift, 0, shape[axis] - 1)
+        images = jnp.take(images, places, axis=axis)
+    return images.ravel()
 
 
 def make_encoder(spec: Spec, name: EncoderName, key: Key[Array, ""]) -> Encoder | None:

@@ -12,10 +12,16 @@ from engram.batching import sequential_over_runs
 
 
 def make_optimizer(
-    learning_rate: float | Array, max_grad_norm: float, eps: float = 1e-8
+    learning_rate: float | Array,
+    max_grad_norm: float,
+    eps: float = 1e-8,
+    weight_decay: float | Array = 0.0,
 ) -> optax.GradientTransformation:
-    """Adam on gradients whose global norm is at most `max_grad_norm`."""
-    return optax.chain(optax.clip_by_global_norm(max_grad_norm), optax.adam(learning_rate, eps=eps))
+    """Adam, or with weight decay AdamW, on gradients of a global norm up to `max_grad_norm`."""
+    adam = optax.adam(learning_rate, eps=eps)
+    if not isinstance(weight_decay, float) or weight_decay:  # a traced one may not be 0
+        adam = optax.adamw(learning_rate, eps=eps, weight_decay=weight_decay)
+    return optax.chain(optax.clip_by_global_norm(max_grad_norm), adam)
 
 
 def gradient_step(

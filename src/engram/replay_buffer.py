@@ -152,12 +152,14 @@ def n_step(
     buffer: Transition,
     iterations: Int[Array, ""],
     n: int,
-    gamma: float,
+    gamma: float | Float[Array, ""],
     uniforms: Float[Array, "B"],
+    shorter: Int[Array, ""] | None = None,
 ) -> NStepIndices:
     """n-step returns whose first transition is drawn as by `sample`.
 
-    They are shorter at an episode's end and at the newest transition.
+    They are shorter at an episode's end and at the newest transition, and with `shorter`, which
+    need not be known when the program is compiled.
     """
     rows = buffer.reward.shape[0]
     stored, age, env = _draw(buffer, iterations, uniforms)
@@ -166,6 +168,8 @@ def n_step(
     continues = (buffer.done[row, env[:, None]] == 0) & (ages < stored - 1)
     previous_continues = jnp.pad(continues[:, :-1], ((0, 0), (1, 0)), constant_values=True)
     is_part = jnp.cumprod(previous_continues, axis=1)
+    if shorter is not None:
+        is_part *= jnp.arange(n) < shorter
     length = jnp.sum(is_part, axis=1)
     weights = is_part * gamma ** jnp.arange(n, dtype=jnp.float32)
     n_step_return = jnp.sum(weights * buffer.reward[row, env[:, None]], axis=1)

@@ -110,11 +110,12 @@ def n_step_by_loops(rewards, dones, buffer_size, n, gamma, uniforms):
 @given(
     steps=st.lists(st.tuples(st.integers(-9, 9), st.booleans()), min_size=1, max_size=12),
     n=st.sampled_from([1, 3]),
+    shorter=st.sampled_from([None, 1, 2]),
     buffer_size=st.sampled_from([1, 3, 8]),
     uniforms=st.lists(st.floats(0, 1, width=32), min_size=3, max_size=3),
 )
 def test_n_step_returns_stop_at_an_episode_end_and_at_the_newest_row(
-    steps, n, buffer_size, uniforms
+    steps, n, shorter, buffer_size, uniforms
 ):
     rewards, dones = zip(*steps, strict=True)
     buffer = init_buffer(row(0), buffer_size, 1000)
@@ -122,8 +123,9 @@ def test_n_step_returns_stop_at_an_episode_end_and_at_the_newest_row(
         reward, done = np.array(step, np.float32)[:, None]
         new = row(iteration)._replace(reward=reward, done=done)
         buffer = ADD(buffer, new, np.int32(iteration))
-    drawn = N_STEP(buffer, np.int32(len(steps)), n, 0.5, np.array(uniforms, np.float32))
-    expected = n_step_by_loops(rewards, dones, buffer_size, n, 0.5, uniforms)
+    limit = None if shorter is None else np.int32(shorter)
+    drawn = N_STEP(buffer, np.int32(len(steps)), n, 0.5, np.array(uniforms, np.float32), limit)
+    expected = n_step_by_loops(rewards, dones, buffer_size, min(n, shorter or n), 0.5, uniforms)
     first, last, returns, discounts = zip(*expected, strict=True)
     assert GATHER(buffer, drawn.first).obs[:, 0].tolist() == [100.0 * x for x in first]
     assert GATHER(buffer, drawn.last).obs[:, 0].tolist() == [100.0 * x for x in last]

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from functools import partial
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,8 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 from optax import GradientTransformation
 
 from engram import replay_buffer
-from engram.config import Count, Positive, Probability
-from engram.encoders import EncoderName, is_image
+from engram.config import Count, Positive, Probability, Range, WholeNumber
+from engram.encoders import EncoderName, is_image, shift_image
 from engram.errors import EngramError
 from engram.heads import HeadName
 from engram.networks import (
@@ -103,12 +104,27 @@ class QLearningConfig:
     """share of the online networks in a target update; 1 copies them"""
     adam_eps: Positive = 1e-8
     """epsilon of Adam"""
+    weight_decay: Annotated[float, Range(0)] = 0.0
+    """weight decay of Adam (AdamW)"""
+    reset_interval: Count | None = None
+    """environment steps between two resets of the networks; no resets if None"""
+    shrink_factor: Probability = 0.5
+    """share of the encoder's weights that a reset keeps; the rest, and the head, are new"""
+    n_step_start: Count | None = None
+    """rewards in a TD target when learning starts and after a reset; `n_step` if None"""
+    gamma_start: Annotated[float, Range(0, 0.9999)] | None = None
+    """discount factor when learning starts and after a reset; `gamma` if None"""
+    anneal_steps: Count = 5_000
+    """environment steps in which these two reach `n_step` and `gamma`"""
+    random_shift: WholeNumber = 0
+    """pixels by which images of a batch are shifted at random (data augmentation)"""
 
     @property
     def num_uniforms(self) -> int:
-        """Random numbers of a gradient step: places in replay, then quantile levels."""
+        """Random numbers of a gradient step: places in replay, quantile levels, shifts."""
         num_levels = 2 * self.num_quantiles if self.head == "quantile" else 0
-        return self.batch_size * (1 + num_levels)  # pyright: ignore[reportAttributeAccessIssue]
+        num_shifts = 4 if self.random_shift else 0
+        return self.batch_size * (1 + num_levels + num_shifts)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Levels(NamedTuple):
@@ -122,8 +138,27 @@ def draw_levels(config: Any, uniforms: Float[Array, "U M"]) -> Levels | None:
     """Quantile levels of U batches, of the uniforms that do not draw from replay."""
     if config.head != "quantile":
         return None
-    levels = uniforms[:, config.batch_size :].reshape(-1, 2, config.num_quantiles)
+    last = config.batch_size * (1 + 2 * config.num_quantiles)
+    levels = uniforms[:, config.batch_size : last].reshape(-1, 2, config.num_quantiles)
     return Levels(levels[:, 0], levels[:, 1])
+
+
+def shift_images(
+    config: Any,
+    spec: Spec,
+    uniforms: Float[Array, "U M"],
+    obs: Shaped[Array, "B S"],
+    next_obs: Shaped[Array, "B S"],
+) -> tuple[Shaped[Array, "B S"], Shaped[Array, "B S"]]:
+    """Observations of U batches, each shifted by itself, if images are augmented."""
+    if not config.random_shift or not is_image(spec):
+        return obs, next_obs
+    count = 4 * config.batch_size
+    shifts = uniforms[:, uniforms.shape[1] - count :].reshape(-1, 4)
+    width = 2 * config.random_shift + 1
+    pixels = jnp.minimum((shifts * width).astype(jnp.int32), width - 1) - config.random_shift
+    shift = jax.vmap(partial(shift_image, spec.shape))
+    return shift(obs, pixels[:, :2]), shift(next_obs, pixels[:, 2:])
 
 
 def network_input(
@@ -263,7 +298,8 @@ def learning_rate_schedule(
 def adam(config: Any, spec: Spec, step: Int[Array, ""] | int = 0) -> GradientTransformation:
     """Adam with the learning rate of this iteration and clipped gradients."""
     learning_rate = learning_rate_schedule(config, spec, step)
-    return make_optimizer(learning_rate, MAX_GRAD_NORM, config.adam_eps)
+    weight_decay = config.weight_decay if isinstance(config, QLearningConfig) else 0.0
+    return make_optimizer(learning_rate, MAX_GRAD_NORM, config.adam_eps, weight_decay)
 
 
 def epsilon_greedy(

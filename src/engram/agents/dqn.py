@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
 from engram import networks, replay_buffer
-from engram.agents import common
+from engram.agents import common, resets
 from engram.agents.common import CommonConfig, QLearningConfig, ReplayConfig
 from engram.networks import Network, init_params, mask_actions
 from engram.optim import gradient_step
@@ -52,16 +52,19 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
     """Q-learning with a network, a target network and experience replay."""
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
-        q = init_params(partial(common.make_q_network, self, spec), key)
+        q = self.new_network(spec, key)
         return State(
             q=q,
             q_target=q,
-            opt_state=common.adam(self, spec).init(q),
+            opt_state=common.adam(self, spec).init(q),  # pyright: ignore[reportArgumentType]
             replay=common.init_replay(self, spec),
             obs=common.last_obs(spec, common.zero_obs(spec)),
             action=jnp.zeros(spec.num_envs, jnp.int32),
             loss=jnp.zeros(()),
         )
+
+    def new_network(self, spec: Spec, key: Key[Array, ""]) -> Network:
+        return init_params(partial(common.make_q_network, self, spec), key)
 
     def step(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key):
         replay = common.store_transition(self, spec, state, timestep, step)
@@ -89,6 +92,14 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
             lambda: (before, state.loss),
         )
         q_target = common.update_target(self, spec, step, q, state.q_target)
+        q, q_target, opt_state = resets.reset_networks(
+            self,
+            spec,
+            step,
+            partial(self.new_network, spec, jax.random.fold_in(key, self.gradient_steps)),
+            (q, q_target, opt_state),
+            common.adam(self, spec).init,
+        )
         state = state._replace(q=q, q_target=q_target, opt_state=opt_state, loss=loss)
         return state, {"td_loss": loss}
 
@@ -110,21 +121,22 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
     ) -> TDInputs:
         """Samples n-step returns from replay and evaluates the target network after them."""
         replay, drawn = state.replay, uniforms[:, : self.batch_size].ravel()
-        index = replay_buffer.n_step(replay, step, self.n_step, self.gamma, drawn)
+        index = resets.sample_n_step(self, spec, replay, step, drawn)
         first = replay_buffer.gather(replay, index.first)
         last = replay_buffer.gather(replay, index.last)
+        obs, next_obs = common.shift_images(self, spec, uniforms, first.obs, last.next_obs)
         levels = common.draw_levels(self, uniforms)
         next_q, next_quantiles = networks.apply_sequentially(
-            evaluate_with_quantiles, state.q_target, last.next_obs, levels and levels.target
+            evaluate_with_quantiles, state.q_target, next_obs, levels and levels.target
         )
         return TDInputs(
-            obs=first.obs,
+            obs=obs,
             action=first.action,
             n_step_return=index.n_step_return,
             discount=index.discount,
             terminal=last.terminal,
             next_q_target=mask_actions(spec, next_q),
-            next_obs=last.next_obs if self.double_q else None,
+            next_obs=next_obs if self.double_q else None,
             levels=levels and levels.online,
             next_quantiles=next_quantiles,
         )

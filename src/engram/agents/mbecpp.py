@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped
 
 from engram import networks, replay_buffer
-from engram.agents import common
+from engram.agents import common, resets
 from engram.agents.common import CommonConfig, QLearningConfig, ReplayConfig
 from engram.config import Count, Positive, Probability
 from engram.episodic import consolidation, control, features, model_training
@@ -109,7 +109,7 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
 
     def init(self, key: Key[Array, ""], spec: Spec) -> State:
         episodic_key, params_key = jax.random.split(key)
-        params = consolidation.init(self, partial(common.make_q_network, self, spec), params_key)
+        params = self.new_params(spec, params_key)
         projection = features.init(jax.random.fold_in(params_key, 1), params.q)
         first_features = features.zeros(projection, spec.num_envs)
         episodic = control.init(self, spec, features.num_features(spec), episodic_key)
@@ -132,6 +132,9 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
             projection=projection,
             losses=(jnp.zeros(()), jnp.zeros(())),
         )
+
+    def new_params(self, spec: Spec, key: Key[Array, ""]) -> Params:
+        return consolidation.init(self, partial(common.make_q_network, self, spec), key)
 
     def step(self, state: State, spec: Spec, timestep: TimeStep, step: Int[Array, ""], key):
         """Algorithm 1, lines 5 to 9: store, plan, refine and write the memory, choose."""
@@ -212,12 +215,20 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
         episodic = model_training.train_trajectory_model(
             episodic, self, spec, state.replay, step, trajectory_key
         )
+        params = learned.params
+        target_params = common.update_target(self, spec, step, params, state.target_params)
+        q, q_target, opt_state = resets.reset_networks(
+            self,
+            spec,
+            step,
+            lambda: self.new_params(spec, jax.random.fold_in(key, self.gradient_steps + 1)).q,
+            (params.q, target_params.q, learned.opt_state),
+            lambda q: common.adam(self, spec).init(params._replace(q=q)),  # pyright: ignore
+        )
         state = state._replace(
-            params=learned.params,
-            target_params=common.update_target(
-                self, spec, step, learned.params, state.target_params
-            ),
-            opt_state=learned.opt_state,
+            params=params._replace(q=q),
+            target_params=target_params._replace(q=q_target),
+            opt_state=opt_state,
             episodic=episodic,
             losses=losses,
         )
@@ -261,23 +272,24 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
         replay, episodic, params = state.replay, state.episodic, state.target_params
         drawn = uniforms[:, 1 : 1 + self.batch_size].ravel()
         levels = common.draw_levels(self, uniforms[:, 1:])
-        index = replay_buffer.n_step(replay, step, self.n_step, self.gamma, drawn)
+        index = resets.sample_n_step(self, spec, replay, step, drawn)
         first = replay_buffer.gather(replay, index.first)
         last = replay_buffer.gather(replay, index.last)
+        obs, next_obs = common.shift_images(self, spec, uniforms, first.obs, last.next_obs)
         next_input, next_tau = last.next_model_input, last.next_tau
         pairs = state_action(first.model_input, first.action, spec.num_actions)
         reached = jax.vmap(episodic.trajectory_model)(first.tau, pairs)
         planned = control.predict_trajectories(episodic, next_input, next_tau, spec.num_actions)
         use_max = control.draw_read_rule(self.p_read, uniforms[:, 0])
         value, next_values = control.read_batches(episodic, self, reached.h, planned.h, use_max)
-        encoded = consolidation.encode(params, last.next_obs)
+        encoded = consolidation.encode(params, next_obs)
         next_quantiles = None
         if levels is not None:
             next_quantiles = consolidation.quantiles(
                 self, params, encoded, next_tau.h, levels.target
             )
         return TDInputs(
-            obs=first.obs,
+            obs=obs,
             action=first.action,
             reward=first.reward,
             state_action=pairs,
@@ -291,7 +303,7 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
             next_memory_values=self.gamma * next_values - self.baseline(episodic),
             next_q_target=consolidation.q_values(self, params, encoded, next_tau.h),
             next_beta_target=consolidation.beta(self, params, next_tau.h),
-            next_obs=last.next_obs if self.double_q else None,
+            next_obs=next_obs if self.double_q else None,
             levels=levels and levels.online,
             next_quantiles=next_quantiles,
         )
