@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree, UInt8
 
 from engram.networks import LSTMState
@@ -48,6 +49,8 @@ class Transition(NamedTuple):
     features: Float[Array, "G"] | None = None
     """of an image, for agents with a trajectory model; other observations are their own features"""
     next_features: Float[Array, "G"] | None = None
+    mc_return: Float[Array, ""] | None = None
+    """discounted rewards until the episode's end; minus infinity where they are not known yet"""
 
     @property
     def model_input(self) -> Float[Array, "G"]:
@@ -176,6 +179,25 @@ def n_step(
     last = row[:, 0] if n == 1 else row[jnp.arange(len(uniforms)), length - 1]
     discount = gamma ** length.astype(jnp.float32)
     return NStepIndices((row[:, 0], env), (last, env), n_step_return, discount)
+
+
+def monte_carlo_returns(
+    buffer: Transition, iterations: Int[Array, ""], gamma: float | Float[Array, ""]
+) -> Float[Array, "N E"]:
+    """The `mc_return` of all rows; minus infinity in episodes that have not ended."""
+    rows = buffer.reward.shape[0]
+    in_time = (jnp.maximum(iterations - rows, 0) + jnp.arange(rows)) % rows
+    done = (buffer.done[in_time] > 0) & (jnp.arange(rows) < iterations)[:, None]
+
+    def compose(later, earlier):
+        """Two steps of the recursion R_t = r_t + decay_t R_(t+1) as one."""
+        decay, reward = earlier
+        return decay * later[0], reward + decay * later[1]
+
+    steps = gamma * (1.0 - done), buffer.reward[in_time]
+    _, returns = lax.associative_scan(compose, steps, reverse=True)
+    has_ended = lax.cummax(done.astype(jnp.int32), reverse=True) > 0
+    return jnp.zeros_like(returns).at[in_time].set(jnp.where(has_ended, returns, -jnp.inf))
 
 
 def gather(buffer: PyTree, index: Index) -> PyTree:

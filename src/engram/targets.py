@@ -57,6 +57,11 @@ def td_loss(
     return jnp.mean(optax.huber_loss(value, target) if loss == "huber" else (target - value) ** 2)
 
 
+def lower_bound_loss(bound: Float[Array, "*B"], value: Float[Array, "*B"]) -> Float[Array, ""]:
+    """Mean squared amount by which values are below a bound (self-imitation, Oh et al. 2018)."""
+    return jnp.mean(jnp.maximum(bound - value, 0.0) ** 2)
+
+
 def quantile_target(
     reward: Float[Array, "*B"],
     terminal: Float[Array, "*B"],

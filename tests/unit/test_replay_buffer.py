@@ -11,6 +11,7 @@ from engram import replay_buffer
 from engram.replay_buffer import Transition, init_buffer
 
 ADD, SAMPLE = jax.jit(replay_buffer.add), jax.jit(replay_buffer.sample)
+RETURNS = jax.jit(replay_buffer.monte_carlo_returns)
 N_STEP = jax.jit(replay_buffer.n_step, static_argnums=2)
 SEQUENCES = jax.jit(replay_buffer.sample_sequences, static_argnums=2)
 GATHER, ADD_FRAME = jax.jit(replay_buffer.gather), jax.jit(replay_buffer.add_frame)
@@ -321,3 +322,33 @@ def test_sequences_of_single_frames_are_those_of_the_observations(seed, starts, 
     for times, stacks in zip(action.T, obs.swapaxes(0, 1), strict=True):
         expected = [[stack_at(frames[e], starts[e], t) for t in times] for e in range(ENVS)]
         assert any(np.array_equal(stacks, one) for one in expected)
+
+
+# Returns until an episode's end
+
+
+def returns_by_loops(rewards, dones, buffer_size, gamma):
+    """The return of each stored row, by its place in the buffer."""
+    total, returns = -np.inf, np.full(buffer_size, -np.inf)
+    for step in reversed(range(len(rewards))):
+        total = rewards[step] + gamma * (0.0 if dones[step] else total)
+        if step >= len(rewards) - buffer_size:
+            returns[step % buffer_size] = total
+    return returns
+
+
+@settings(max_examples=30)
+@given(
+    steps=st.lists(st.tuples(st.integers(-9, 9), st.booleans()), min_size=1, max_size=12),
+    buffer_size=st.sampled_from([1, 3, 8]),
+)
+def test_monte_carlo_returns_are_those_until_the_episodes_end(steps, buffer_size):
+    buffer = init_buffer(row(0), buffer_size, 1000)
+    for iteration, step in enumerate(steps):
+        reward, done = np.array(step, np.float32)[:, None]
+        new = row(iteration)._replace(reward=reward, done=done)
+        buffer = ADD(buffer, new, np.int32(iteration))
+    found = RETURNS(buffer, np.int32(len(steps)), 0.5)
+    rewards, dones = zip(*steps, strict=True)
+    expected = returns_by_loops(rewards, dones, buffer_size, 0.5)
+    np.testing.assert_allclose(found[:, 0], expected, rtol=1e-5, atol=1e-5)

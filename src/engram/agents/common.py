@@ -27,7 +27,7 @@ from engram.networks import (
 from engram.optim import make_optimizer
 from engram.periodic import periodically
 from engram.replay_buffer import Transition
-from engram.targets import Loss, quantile_target, td_target
+from engram.targets import Loss, lower_bound_loss, quantile_target, td_target
 from engram.types import Agent, Spec, TimeStep
 
 MAX_GRAD_NORM = 10.0
@@ -116,6 +116,11 @@ class QLearningConfig:
     """discount factor when learning starts and after a reset; `gamma` if None"""
     anneal_steps: Count = 5_000
     """environment steps in which these two reach `n_step` and `gamma`"""
+    lower_bound_weight: Annotated[float, Range(0)] = 0.0
+    """weight in the loss of the squared amount by which a value is below the return that followed;
+    0 for none"""
+    lower_bound_interval: Count = 10_000
+    """environment steps between two computations of these returns"""
     random_shift: WholeNumber = 0
     """pixels by which images of a batch are shifted at random (data augmentation)"""
 
@@ -182,7 +187,8 @@ def init_replay(config: ReplayConfig, spec: Spec, **extra: Any) -> Transition:
     obs = None if spec.frame_stack else zero_obs(spec)
     zeros = jnp.zeros(spec.num_envs)
     action = jnp.zeros(spec.num_envs, jnp.int32)
-    return init_rows(config, spec, Transition(obs, action, zeros, obs, zeros, zeros, **extra))
+    row = Transition(obs, action, zeros, obs, zeros, zeros, **extra)
+    return init_rows(config, spec, row._replace(mc_return=unknown_return(config, spec)))
 
 
 def init_rows(config: ReplayConfig, spec: Spec, row: Any) -> Any:
@@ -226,6 +232,7 @@ def store_transition(
         next_obs=None,
         terminal=is_terminal(config, spec, timestep).astype(jnp.float32),
         done=timestep.done.astype(jnp.float32),
+        mc_return=unknown_return(config, spec),
         **extra,
     )
     if not spec.frame_stack:
@@ -240,6 +247,43 @@ def add_row(spec: Spec, replay: Any, row: Any, timestep: TimeStep, step: Int[Arr
     frames = replay_buffer.add_frame(replay.obs, timestep.observation, step)
     rest = replay_buffer.add(replay._replace(obs=None), row._replace(obs=None), step - 1)
     return rest._replace(obs=frames)
+
+
+def has_lower_bound(config: Any) -> bool:
+    """Whether values are bounded by the returns that followed."""
+    weight = config.lower_bound_weight if isinstance(config, QLearningConfig) else 0.0
+    return not isinstance(weight, float) or weight > 0  # a traced one may not be 0
+
+
+def unknown_return(config: Any, spec: Spec) -> Float[Array, "E"] | None:
+    """What a new row of replay says of its return."""
+    return jnp.full(spec.num_envs, -jnp.inf) if has_lower_bound(config) else None
+
+
+def update_returns(config: Any, spec: Spec, step: Int[Array, ""], replay: Transition) -> Transition:
+    """The buffer with the returns of episodes that have ended since they were last computed."""
+    if not has_lower_bound(config):
+        return replay
+    interval = period(config.lower_bound_interval, spec)
+    mc_return = periodically(
+        lambda step: step % interval == 0,
+        step,
+        lambda: replay_buffer.monte_carlo_returns(replay, step, config.gamma),
+        lambda: replay.mc_return,
+    )
+    return replay._replace(mc_return=mc_return)
+
+
+def with_lower_bound(
+    config: Any,
+    loss: Float[Array, ""],
+    value: Float[Array, "B"],
+    mc_return: Float[Array, "B"] | None,
+) -> Float[Array, ""]:
+    """The loss, and that of values below the return that followed."""
+    if mc_return is None:
+        return loss
+    return loss + config.lower_bound_weight * lower_bound_loss(mc_return, value)
 
 
 # Ends of episodes

@@ -45,6 +45,8 @@ class TDInputs(NamedTuple):
     """quantile levels of the values that learn"""
     next_quantiles: Float[Array, "B N A"] | None
     """the target network's samples of the returns after the next actions"""
+    mc_return: Float[Array, "B"] | None
+    """lower bounds of the values"""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
         return state, action, metrics
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
+        state = state._replace(replay=common.update_returns(self, spec, step, state.replay))
         before = state.q, state.opt_state
         (q, opt_state), loss = periodically(
             partial(common.should_update, self, spec),
@@ -139,6 +142,7 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
             next_obs=next_obs if self.double_q else None,
             levels=levels and levels.online,
             next_quantiles=next_quantiles,
+            mc_return=first.mc_return,
         )
 
     def update(self, spec: Spec, step, params: tuple[Network, PyTree], batch: TDInputs):
@@ -149,7 +153,7 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
             selector_q = mask_actions(spec, networks.evaluate(q, batch.next_obs))
         target = common.batch_td_target(self, batch, batch.next_q_target, selector_q)
         optimizer = common.adam(self, spec, step)
-        data = batch.obs, batch.action, target, batch.levels
+        data = batch.obs, batch.action, target, batch.levels, batch.mc_return
         sequential = networks.needs_sequential(q)
         q, opt_state, loss = gradient_step(
             optimizer, self.loss_fn, q, opt_state, *data, sequential=sequential
@@ -163,14 +167,17 @@ class DQN(QLearningConfig, ReplayConfig, CommonConfig):
         action: Int[Array, "B"],
         target: Float[Array, "B *N"],
         levels: Float[Array, "B N"] | None = None,
+        mc_return: Float[Array, "B"] | None = None,
     ) -> Float[Array, ""]:
         """TD error of the actions taken, or of their quantiles."""
         if levels is None:
             value = jnp.take_along_axis(jax.vmap(q)(obs), action[:, None], axis=-1)[:, 0]
-            return td_loss(target, value, self.loss)
-        quantiles: Any = evaluate_with_quantiles(q, obs, levels)[1]
-        taken = jnp.take_along_axis(quantiles, action[:, None, None], axis=-1)[..., 0]
-        return quantile_loss(target, taken, levels)
+            loss = td_loss(target, value, self.loss)
+        else:
+            quantiles: Any = evaluate_with_quantiles(q, obs, levels)[1]
+            taken = jnp.take_along_axis(quantiles, action[:, None, None], axis=-1)[..., 0]
+            value, loss = jnp.mean(taken, axis=-1), quantile_loss(target, taken, levels)
+        return common.with_lower_bound(self, loss, value, mc_return)
 
 
 def evaluate_with_quantiles(

@@ -67,6 +67,8 @@ class TDInputs(NamedTuple):
     """quantile levels of the semantic values that learn"""
     next_quantiles: Float[Array, "B N A"] | None
     """the target network's samples of the semantic returns after the next actions"""
+    mc_return: Float[Array, "B"] | None
+    """lower bounds of the joint values"""
 
 
 class Learned(NamedTuple):
@@ -190,6 +192,7 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
 
     def learn(self, state: State, spec: Spec, step: Int[Array, ""], key: Key[Array, ""]):
         """Algorithm 1, lines 10 to 16: TD errors, reward model, trajectory model."""
+        state = state._replace(replay=common.update_returns(self, spec, step, state.replay))
         episodic = state.episodic
         before = Learned(
             state.params, state.opt_state, episodic.reward_model, episodic.reward_opt_state
@@ -306,6 +309,7 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
             next_obs=next_obs if self.double_q else None,
             levels=levels and levels.online,
             next_quantiles=next_quantiles,
+            mc_return=first.mc_return,
         )
 
     def update(
@@ -374,11 +378,14 @@ class MBECpp(EpisodicControlConfig, QLearningConfig, ReplayConfig, CommonConfig)
         episodic_part = consolidation.beta(self, params, batch.tau) * q_mbec
         if batch.levels is None:
             q = consolidation.q_values(self, params, encoded, batch.tau)
-            q_semantic = jnp.take_along_axis(q, batch.action[:, None], axis=-1)[:, 0]
-            return td_loss(target, episodic_part + q_semantic, self.loss)
-        quantiles = consolidation.quantiles(self, params, encoded, batch.tau, batch.levels)
-        taken = jnp.take_along_axis(quantiles, batch.action[:, None, None], axis=-1)[..., 0]
-        return quantile_loss(target, episodic_part[:, None] + taken, batch.levels)
+            value = episodic_part + jnp.take_along_axis(q, batch.action[:, None], axis=-1)[:, 0]
+            loss = td_loss(target, value, self.loss)
+        else:
+            quantiles = consolidation.quantiles(self, params, encoded, batch.tau, batch.levels)
+            taken = jnp.take_along_axis(quantiles, batch.action[:, None, None], axis=-1)[..., 0]
+            joint = episodic_part[:, None] + taken
+            value, loss = jnp.mean(joint, axis=-1), quantile_loss(target, joint, batch.levels)
+        return common.with_lower_bound(self, loss, value, batch.mc_return)
 
 
 def agreement(q: Float[Array, "E A"], greedy: Int[Array, "E"]) -> Float[Array, ""]:
