@@ -31,6 +31,9 @@ class EpisodeStats:
         self.metrics = np.full((points, runs, len(self.names)), np.nan)
         self.completed = np.zeros((points, runs), np.int64)
         """episodes that ended before the time limit, up to each log point"""
+        self.return_sums = np.zeros((points, runs))
+        """sums of the returns of episodes that ended before each log point, after the one before"""
+        self.num_returns = np.zeros((points, runs), np.int64)
         self.max_episode_steps = max_episode_steps or np.inf
         self.num_completed = np.zeros(runs, np.int64)
         self.episode_steps = np.zeros((runs, num_envs), np.int64)
@@ -42,15 +45,15 @@ class EpisodeStats:
     def state(self) -> tuple[np.ndarray, ...]:
         """The arrays for a checkpoint."""
         return (
-            *(self.returns, self.metrics, self.completed),
+            *(self.returns, self.metrics, self.completed, self.return_sums, self.num_returns),
             *(self.num_completed, self.episode_steps, self.recent_returns, self.points),
         )
 
     def restore(self, state: tuple[np.ndarray, ...]) -> None:
         """Goes back to a saved state."""
         arrays = [np.array(x) for x in state]
-        self.returns, self.metrics, self.completed = arrays[:3]
-        self.num_completed, self.episode_steps, self.recent_returns, self.points = arrays[3:]
+        self.returns, self.metrics, self.completed, self.return_sums, self.num_returns = arrays[:5]
+        self.num_completed, self.episode_steps, self.recent_returns, self.points = arrays[5:]
 
     def add(self, returns: Float[np.ndarray, "T R E"]) -> None:
         """Adds the returns of episodes that ended; NaN where none did."""
@@ -58,6 +61,8 @@ class EpisodeStats:
         for r, ended in enumerate(per_run):
             new = ended[~np.isnan(ended)]
             self.recent_returns[r] = np.concatenate([self.recent_returns[r], new])[-EPISODES:]
+            self.return_sums[self.points, r] += new.sum()
+            self.num_returns[self.points, r] += len(new)
         for ended in ~np.isnan(returns):
             self.episode_steps += 1
             is_completed = ended & (self.episode_steps < self.max_episode_steps)
@@ -72,6 +77,16 @@ class EpisodeStats:
     def mean_returns(self) -> Float[np.ndarray, "R"]:
         """Mean return of each run's last episodes; NaN before one has ended."""
         return mean_without_nan(self.recent_returns)
+
+    def mean_return_since(self, iteration: int) -> Float[np.ndarray, "R"]:
+        """Mean return of all episodes that ended after an iteration, to the next log point.
+
+        NaN for a run in which none has.
+        """
+        since = slice(iteration // self.interval, int(self.points))
+        count = self.num_returns[since].sum(axis=0)
+        total = self.return_sums[since].sum(axis=0)
+        return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
     def log_point(self, metrics: dict[str, Float[np.ndarray, "R"]]) -> None:
         """Adds a point to the curves."""

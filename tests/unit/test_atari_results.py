@@ -3,6 +3,7 @@
 import json
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 from scipy.stats import binomtest
 
@@ -261,7 +262,7 @@ def test_report_names_the_number_and_budget_of_rows(tmp_path, write_rows):
 
 def test_rows_with_other_options_are_marked_and_not_mixed_with_present_ones(tmp_path, write_rows):
     rows = [
-        made_up_row("mbec++", game, 10.0, seed) | {"training_return": 1.0}
+        made_up_row("mbec++", game, 10.0, seed) | {"training_score": 30.0}
         for game in PAPER_GAMES
         for seed in range(5)
     ]
@@ -276,9 +277,27 @@ def test_rows_with_other_options_are_marked_and_not_mixed_with_present_ones(tmp_
     assert report.state(ATARI, tmp_path) == "28 of 91 runs, 5 of them with other options †"
     page = atari_page.page(tmp_path)
     assert "- 5 runs: gamma 0.5, now 0.99\n" in page
-    assert "| alien | mbec++ | 400,000 | 5 of 5 | 20.0 |" in page
-    assert "| gopher | mbec++ | 400,000 | 3 of 5 | 20.0 |" in page
-    assert "| hero | mbec++ | 400,000 | 5 of 5 † | 10.0 |" in page
+    assert "| alien | mbec++ | 400,000 | 5 of 5 | 30.0 | 20.0 |" in page
+    assert "| gopher | mbec++ | 400,000 | 3 of 5 | 30.0 | 20.0 |" in page
+    assert "| hero | mbec++ | 400,000 | 5 of 5 † | 30.0 | 10.0 |" in page
+
+
+def test_the_share_of_training_that_a_test_holds_is_human_normalized():
+    # Random play has 1.7 and a human 30.5 on Breakout: 16.1 is half of the way, 8.9 a quarter.
+    assert atari_page.share_held(8.9, 16.1, "breakout") == "50"
+    assert atari_page.share_held(8.9, 1.7, "breakout") == "–"
+
+
+@pytest.mark.parametrize(("steps", "scored"), [(100_000, 25_000), (2_500_000, 250_000)])
+def test_the_training_score_is_of_a_million_frames_or_a_quarter(steps, scored):
+    assert atari_runs.scored_steps(steps) == scored
+
+
+def test_older_rows_have_their_curves_mean_as_training_score():
+    row = made_up_row("dqn", "hero", 1.0)
+    row["curve"] = {"steps": [50_000, 75_000, 90_000, 100_000], "return": [9.0, 9.0, 2.0, 4.0]}
+    assert atari_page.training_score(row) == 3.0
+    assert np.isnan(atari_page.training_score(row | {"training_score": None}))
 
 
 def test_removed_option_that_mattered_is_named(tmp_path, write_rows):

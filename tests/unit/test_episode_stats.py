@@ -44,6 +44,18 @@ def test_each_environment_counts_its_own_steps_and_each_run_its_own_episodes():
     assert stats.episode_steps.tolist() == [[2, 1], [9, 1]]
 
 
+def test_all_episodes_after_an_iteration_count_in_the_mean_return_since_then():
+    stats = make_stats(runs=2, interval=4)
+    for returns in ([1.0, 2.0], [3.0], [5.0, 6.0, 7.0]):  # of the first run, by log point
+        ended = np.full((4, 2, 1), NAN)
+        ended[: len(returns), 0, 0] = returns
+        stats.add(ended)
+        stats.log_point({})
+    assert stats.mean_return_since(4)[0] == (3 + 5 + 6 + 7) / 4
+    assert stats.mean_return_since(0)[0] == 24 / 6
+    assert np.isnan(stats.mean_return_since(0)[1])
+
+
 def test_an_episode_may_go_on_from_one_call_to_the_next():
     returns = returns_of([[0, 4, 6, 9]], [[1, 3, 5, 10]], length=12)
     whole, parts = make_stats(2, max_episode_steps=4), make_stats(2, max_episode_steps=4)

@@ -19,6 +19,7 @@ from engram.paper.atari_runs import (
     latest,
     other_options,
     read_rows,
+    scored_steps,
 )
 
 MARK = "†"
@@ -28,8 +29,9 @@ HEAD = (
     "agent",
     "emulator frames",
     "seeds",
+    "training score",
     "test return",
-    "training return",
+    "test / training, %",
     "human-normalized, %",
     "Q max, realized return",
 )
@@ -54,8 +56,11 @@ Written by `engram campaign atari` and `engram report` from the files in this fo
 Agent steps are a quarter of the emulator frames. Classic protocol:
 {PROTOCOLS["classic"].description}.
 
+- *Training score*: mean over all games of the last {window(rows)};
+  of older rows, over their curves there. No policy is chosen for it.
 - *Test return*: mean over {validation.TEST_GAMES} games and over seeds; {describe_test(rows)}.
-- *Training return*: mean of the last 10 games of training.
+- *Test / training*: both human-normalized, and their ratio. Below 70 the policy is not held: it
+  depends on still learning. A dash where training is no better than random play.
 - *Human-normalized*: by the constants of DQN Zoo (`src/engram/data`).
 - *Q max, realized return*: the agent's value of its best action, and the discounted return of
   clipped rewards that followed, in the last tenth of training.
@@ -69,17 +74,39 @@ def table_line(group: tuple[str, str, int], num_planned: int, rows: Sequence[Row
     mark = f" {MARK}" if any(map(other_options, own)) else ""
     cells = [game, label, f"{steps * FRAME_SKIP:,}", f"{len(own)} of {num_planned}{mark}"]
     if not own:
-        return [*cells, "–", "–", "–", "–"]
+        return [*cells, "–", "–", "–", "–", "–"]
     test = float(np.mean([row["test_return"] for row in own]))
-    # A run in which no game has ended has no training return.
-    training = [row["training_return"] for row in own if row["training_return"] is not None]
+    training = float(np.mean([training_score(row) for row in own]))
     return [
         *cells,
+        "–" if np.isnan(training) else f"{training:,.1f}",
         f"{test:,.1f}",
-        f"{np.mean(training):,.1f}" if training else "–",
+        share_held(test, training, game),
         f"{atari_scores.human_normalized(test, game):,.1f}",
         value_and_return([row["curve"] for row in own]),
     ]
+
+
+def training_score(row: Row) -> float:
+    """Mean return of the games at the end of training; NaN if none has ended there."""
+    if "training_score" in row:
+        return float("nan") if row["training_score"] is None else row["training_score"]
+    steps, returns = (np.array(row["curve"][name], float) for name in ("steps", "return"))
+    last = returns[steps > row["steps"] - scored_steps(row["steps"])]
+    return float(np.mean(last))
+
+
+def share_held(test: float, training: float, game: str) -> str:
+    """The test return as a share of the training score, both human-normalized."""
+    tested, trained = (atari_scores.human_normalized(x, game) for x in (test, training))
+    return f"{100 * tested / trained:.0f}" if trained > 0 else "–"
+
+
+def window(rows: Sequence[Row]) -> str:
+    """The steps of the training score, in words."""
+    budgets = sorted({row["steps"] for row in rows})
+    frames = [f"{FRAME_SKIP * scored_steps(steps):,}" for steps in budgets]
+    return f"{' or '.join(frames) or 'million'} emulator frames"
 
 
 def value_and_return(curves: Sequence[dict[str, list[float]]]) -> str:

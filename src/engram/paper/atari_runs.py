@@ -30,6 +30,15 @@ BETAS = (0.1, 0.5, 0.9)
 SHORT, LONG = 100_000, 2_500_000
 """agent steps: 400,000 and 10 million emulator frames"""
 
+
+def scored_steps(steps: int) -> int:
+    """Agent steps at the end of a run whose games are its training score.
+
+    A million emulator frames, as published ones are, but at most a quarter of the run.
+    """
+    return min(250_000, steps // 4)
+
+
 REMOVED = {"p_ask": None}
 """removed options in which published rows differ from agents now, and their neutral values"""
 

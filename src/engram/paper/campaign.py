@@ -126,9 +126,11 @@ def run(
             "seconds_with_compilation": training_seconds,
             "evaluation_seconds": float(best.seconds) + time.monotonic() - start,
         }
+        window = atari_runs.scored_steps(jobs[0].steps) // spec.num_envs
+        scores = training.stats.mean_return_since(spec.num_iterations - window)
         for r, job in enumerate(jobs):
             points = curve(training.stats, r, spec.num_envs)
-            results_row = row(job, agent, test_returns[r], points, best.history[:, r])
+            results_row = row(job, agent, test_returns[r], scores[r], points, best.history[:, r])
             write_json(job.file(results), results_row | timing)
 
     seeds = [job.seed for job in jobs]
@@ -160,6 +162,7 @@ def row(
     job: Job,
     agent: Agent,
     test_returns: np.ndarray,
+    training_score: float,
     curve: dict[str, list[float]],
     validation_returns: np.ndarray,
 ) -> Row:
@@ -171,7 +174,7 @@ def row(
         "test_return": float(test_returns.mean()),
         "test_games": test_returns.tolist(),
         "test": job.test,
-        "training_return": curve["return"][-1],
+        "training_score": float(training_score),
         "validation": validation_returns.tolist(),
         "curve": curve,
         "options": agent_options(agent),
