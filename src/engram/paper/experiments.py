@@ -13,6 +13,7 @@ from engram.paper.navigation import NAVIGATION, NAVIGATION_PARTS
 from engram.paper.new_seeds import NEW_SEEDS
 from engram.paper.noisy_control import CLEAN_CONTROL, CONTRIBUTIONS, NOISY_CONTROL
 from engram.paper.parameters import PARAMETERS
+from engram.paper.return_bound import RETURN_BOUND
 from engram.paper.theory import THEORY
 from engram.paper.trajectory_space import TRAJECTORY_SPACE
 
@@ -33,6 +34,7 @@ EXPERIMENTS = {
         ENGRAM_PARTS,
         MBEC_DEFAULTS,
         NEW_SEEDS,
+        RETURN_BOUND,
         ATARI,
         NAVIGATION,
         NAVIGATION_PARTS,
