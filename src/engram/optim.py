@@ -19,7 +19,7 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Adam, or with weight decay AdamW, on gradients of a global norm up to `max_grad_norm`."""
     adam = optax.adam(learning_rate, eps=eps)
-    if not isinstance(weight_decay, float) or weight_decay:  # a traced one may not be 0
+    if not isinstance(weight_decay, int | float) or weight_decay:  # a traced one may not be 0
         adam = optax.adamw(learning_rate, eps=eps, weight_decay=weight_decay)
     return optax.chain(optax.clip_by_global_norm(max_grad_norm), adam)
 

@@ -184,20 +184,30 @@ def n_step(
 def monte_carlo_returns(
     buffer: Transition, iterations: Int[Array, ""], gamma: float | Float[Array, ""]
 ) -> Float[Array, "N E"]:
-    """The `mc_return` of all rows; minus infinity in episodes that have not ended."""
+    """The `mc_return` of all rows; minus infinity in episodes without a terminal end, so far."""
     rows = buffer.reward.shape[0]
     in_time = (jnp.maximum(iterations - rows, 0) + jnp.arange(rows)) % rows
     done = (buffer.done[in_time] > 0) & (jnp.arange(rows) < iterations)[:, None]
 
     def compose(later, earlier):
-        """Two steps of the recursion R_t = r_t + decay_t R_(t+1) as one."""
-        decay, reward = earlier
-        return decay * later[0], reward + decay * later[1]
+        """R_t = r_t + decay_t R_(t+1) over several steps, and whether their first end is known."""
+        decay, reward, done, is_known = earlier
+        later_decay, later_reward, later_done, later_is_known = later
+        return (
+            decay * later_decay,
+            reward + decay * later_reward,
+            done | later_done,
+            jnp.where(done, is_known, later_is_known),
+        )
 
-    steps = gamma * (1.0 - done), buffer.reward[in_time]
-    _, returns = lax.associative_scan(compose, steps, reverse=True)
-    has_ended = lax.cummax(done.astype(jnp.int32), reverse=True) > 0
-    return jnp.zeros_like(returns).at[in_time].set(jnp.where(has_ended, returns, -jnp.inf))
+    steps = (
+        gamma * (1.0 - done),
+        buffer.reward[in_time],
+        done,
+        done & (buffer.terminal[in_time] > 0),
+    )
+    _, returns, _, is_known = lax.associative_scan(compose, steps, reverse=True)
+    return jnp.zeros_like(returns).at[in_time].set(jnp.where(is_known, returns, -jnp.inf))
 
 
 def gather(buffer: PyTree, index: Index) -> PyTree:

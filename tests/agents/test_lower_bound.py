@@ -49,7 +49,8 @@ def test_returns_are_computed_at_intervals_and_enter_the_loss(name):
     agent = small(name, lower_bound_interval=20, gamma=0.5)
     state = jax.jit(lambda: agent.init(jax.random.key(0), SPEC))()
     rewards = np.full(state.replay.reward.shape, 100.0, np.float32)
-    replay = state.replay._replace(reward=jnp.asarray(rewards), done=state.replay.done.at[1].set(1))
+    end = state.replay.done.at[1].set(1)
+    replay = state.replay._replace(reward=jnp.asarray(rewards), done=end, terminal=end)
     learn = jax.jit(lambda state, step: agent.learn(state, SPEC, step, jax.random.key(1)))
     state = state._replace(replay=replay)
     not_due, _ = learn(state, jnp.int32(9))
@@ -68,7 +69,7 @@ def test_returns_are_computed_at_intervals_and_enter_the_loss(name):
 
 
 def test_without_a_weight_replay_has_no_returns():
-    agent = replace(small("dqn"), lower_bound_weight=0.0)
+    agent = replace(small("dqn"), lower_bound_weight=0)
     replay = agent.init(jax.random.key(0), SPEC).replay
     assert replay.mc_return is None
     assert common.update_returns(agent, SPEC, jnp.int32(0), replay) is replay

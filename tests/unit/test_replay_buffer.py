@@ -327,11 +327,14 @@ def test_sequences_of_single_frames_are_those_of_the_observations(seed, starts, 
 # Returns until an episode's end
 
 
-def returns_by_loops(rewards, dones, buffer_size, gamma):
+def returns_by_loops(rewards, dones, terminals, buffer_size, gamma):
     """The return of each stored row, by its place in the buffer."""
     total, returns = -np.inf, np.full(buffer_size, -np.inf)
     for step in reversed(range(len(rewards))):
-        total = rewards[step] + gamma * (0.0 if dones[step] else total)
+        after = total
+        if dones[step]:
+            after = 0.0 if terminals[step] else -np.inf
+        total = rewards[step] + gamma * after
         if step >= len(rewards) - buffer_size:
             returns[step % buffer_size] = total
     return returns
@@ -339,16 +342,17 @@ def returns_by_loops(rewards, dones, buffer_size, gamma):
 
 @settings(max_examples=30)
 @given(
-    steps=st.lists(st.tuples(st.integers(-9, 9), st.booleans()), min_size=1, max_size=12),
+    steps=st.lists(
+        st.tuples(st.integers(-9, 9), st.booleans(), st.booleans()), min_size=1, max_size=12
+    ),
     buffer_size=st.sampled_from([1, 3, 8]),
 )
 def test_monte_carlo_returns_are_those_until_the_episodes_end(steps, buffer_size):
     buffer = init_buffer(row(0), buffer_size, 1000)
     for iteration, step in enumerate(steps):
-        reward, done = np.array(step, np.float32)[:, None]
-        new = row(iteration)._replace(reward=reward, done=done)
+        reward, done, terminal = np.array(step, np.float32)[:, None]
+        new = row(iteration)._replace(reward=reward, done=done, terminal=terminal)
         buffer = ADD(buffer, new, np.int32(iteration))
     found = RETURNS(buffer, np.int32(len(steps)), 0.5)
-    rewards, dones = zip(*steps, strict=True)
-    expected = returns_by_loops(rewards, dones, buffer_size, 0.5)
+    expected = returns_by_loops(*zip(*steps, strict=True), buffer_size, 0.5)
     np.testing.assert_allclose(found[:, 0], expected, rtol=1e-5, atol=1e-5)

@@ -252,7 +252,7 @@ def add_row(spec: Spec, replay: Any, row: Any, timestep: TimeStep, step: Int[Arr
 def has_lower_bound(config: Any) -> bool:
     """Whether values are bounded by the returns that followed."""
     weight = config.lower_bound_weight if isinstance(config, QLearningConfig) else 0.0
-    return not isinstance(weight, float) or weight > 0  # a traced one may not be 0
+    return not isinstance(weight, int | float) or weight > 0  # a traced one may not be 0
 
 
 def unknown_return(config: Any, spec: Spec) -> Float[Array, "E"] | None:
