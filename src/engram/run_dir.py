@@ -4,11 +4,12 @@ import csv
 import io
 import json
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from jaxtyping import PyTree
@@ -20,6 +21,8 @@ from engram.files import atomic_write, write_json
 FILES = ("config.json", "curves.csv", "metrics.csv", "summary.json", "checkpoint")
 STUDY_FILE = "study.db"
 """in the folder of a study, which lies beside run folders"""
+LOCK_SECONDS = 0.5
+"""for which a lock is waited for, since `create` holds it only for a moment"""
 
 Curves = dict[int, tuple[np.ndarray, np.ndarray]]
 """for each seed its steps and returns"""
@@ -73,17 +76,11 @@ class RunDir:
                 "copy it."
             ) from error
         with file:
-            try:
-                import fcntl  # not on Windows
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _lock(file):
                 raise EngramError(
                     f"Another process is training into {self.path}: wait until it ends, or name "
                     "another folder with --out."
-                ) from None
-            except (ImportError, OSError):
-                pass  # a system or a file system without locks
+                )
             yield
 
     @property
@@ -203,14 +200,8 @@ def create(path: str | Path, config: Mapping[str, Any]) -> RunDir:
     path = Path(path)
     if path.exists() and not path.is_dir():
         raise EngramError(f"{path} is a file, not a folder: name another with --out.")
-    if any((path / name).exists() for name in FILES):
-        resume_command = RunDir(path, dict(config)).resume_command
-        raise EngramError(
-            f"{path} already holds a run: resume it with `{resume_command}`, or name another with "
-            "--out."
-        )
-    if (path / STUDY_FILE).exists():
-        raise EngramError(f"{path} holds a study of `engram tune`: name another with --out.")
+    folder = RunDir(path, dict(config))
+    _refuse_used(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -219,5 +210,36 @@ def create(path: str | Path, config: Mapping[str, Any]) -> RunDir:
         ) from error
     if not os.access(path, os.W_OK | os.X_OK):
         raise EngramError(f"{path} is not writable: name another folder with --out.")
-    write_json(path / "config.json", config)
+    with folder.lock():
+        _refuse_used(folder)  # another process may have created it since
+        write_json(path / "config.json", config)
     return RunDir.load(path)
+
+
+def _refuse_used(folder: RunDir) -> None:
+    """Raises if there is a run or a study already."""
+    if any((folder.path / name).exists() for name in FILES):
+        raise EngramError(
+            f"{folder.path} already holds a run: resume it with `{folder.resume_command}`, or name "
+            "another with --out."
+        )
+    if (folder.path / STUDY_FILE).exists():
+        raise EngramError(f"{folder.path} holds a study of `engram tune`: name another with --out.")
+
+
+def _lock(file: TextIO) -> bool:
+    """Locks a file until it is closed; false if another process keeps its lock."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            import fcntl  # not on Windows
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        except (ImportError, OSError):
+            return True  # a system or a file system without locks
+        else:
+            return True

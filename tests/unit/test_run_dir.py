@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from run_dir_helpers import sentence
 
+from engram import run_dir
 from engram.errors import EngramError
+from engram.files import write_json
 from engram.run_dir import RunDir, create
 
 
@@ -23,7 +25,7 @@ def fail(*_, **__):
 def test_a_new_folder_holds_its_config_and_loads_again(tmp_path):
     create(tmp_path / "a" / "b", {"agent": "dqn", "rate": np.float32(0.5), "limit": math.inf})
     assert RunDir.load(tmp_path / "a" / "b").config == {"agent": "dqn", "rate": 0.5, "limit": None}
-    assert os.listdir(tmp_path / "a" / "b") == ["config.json"]
+    assert sorted(os.listdir(tmp_path / "a" / "b")) == [".lock", "config.json"]
 
 
 def test_create_never_overwrites_a_run(folder):
@@ -38,6 +40,35 @@ def test_create_never_overwrites_a_run_without_config(folder):
     (folder.path / "config.json").unlink()
     with pytest.raises(EngramError):
         create(folder.path, {})
+
+
+def test_of_two_that_create_a_folder_at_once_the_second_leaves_the_first_alone(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "run"
+
+    def write_while_another_creates(*arguments):
+        monkeypatch.setattr(run_dir, "write_json", write_json)
+        with pytest.raises(EngramError, match="Another process"):
+            create(path, {"agent": "second"})
+        write_json(*arguments)
+
+    monkeypatch.setattr(run_dir, "write_json", write_while_another_creates)
+    create(path, {"agent": "first"})
+    assert RunDir.load(path).config == {"agent": "first"}
+
+
+def test_a_folder_that_is_created_while_the_lock_is_awaited_is_left_alone(tmp_path, monkeypatch):
+    lock = run_dir._lock
+
+    def lock_after_another_created(file):
+        (tmp_path / "config.json").write_text('{"agent": "first"}')
+        return lock(file)
+
+    monkeypatch.setattr(run_dir, "_lock", lock_after_another_created)
+    with pytest.raises(EngramError, match="already holds a run"):
+        create(tmp_path, {"agent": "second"})
+    assert RunDir.load(tmp_path).config == {"agent": "first"}
 
 
 def test_create_refuses_the_path_of_a_file(tmp_path):
@@ -147,7 +178,7 @@ def test_a_full_disk_leaves_curves_metrics_and_summary_as_they_were(folder, monk
             write(2.0)
         sentence(excinfo, name, str(folder.path), "No space left", "untouched")
     assert {name: (folder.path / name).read_bytes() for name in writes} == before
-    assert sorted(os.listdir(folder.path)) == sorted(["config.json", *writes])
+    assert sorted(os.listdir(folder.path)) == sorted([".lock", "config.json", *writes])
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
@@ -157,4 +188,4 @@ def test_a_full_device_is_reported(folder):
     )  # where the new summary is written first
     with pytest.raises(EngramError, match="No space left"):
         folder.write_summary({"mean": 1.0})
-    assert os.listdir(folder.path) == ["config.json"]
+    assert sorted(os.listdir(folder.path)) == [".lock", "config.json"]
