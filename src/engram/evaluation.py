@@ -8,8 +8,10 @@ import numpy as np
 from jaxtyping import Float
 
 from engram.envs import Task, env_errors
+from engram.envs.env_checker import checked_reset, checked_step
 from engram.errors import EngramError
 from engram.policy import Policy
+from engram.types import Spec
 from engram.vec_evaluator import NUM_EVAL_ENVS, evaluate_atari, evaluation_seed
 
 MAX_ATARI_FRAMES = 2_000
@@ -32,7 +34,8 @@ def evaluate_policy(
     queues = [list(range(e, episodes, num_envs)) for e in range(num_envs)]  # of episode indices
     returns = np.zeros(episodes)
     episode_steps = np.zeros(num_envs, int)
-    observation = np.stack([_reset(env, task.name, seed, e) for e, env in enumerate(envs)])
+    first = [_reset(env, task.name, policy.spec, seed, e) for e, env in enumerate(envs)]
+    observation = np.stack(first)
     policy.seed(seed)
     policy.reset()
     while any(queues):
@@ -41,8 +44,8 @@ def evaluate_policy(
         for e, env in enumerate(envs):
             if not queues[e]:
                 continue
-            with env_errors(task.name, "step"):
-                observation[e], reward, terminated, truncated, info = env.step(int(actions[e]))
+            result = checked_step(env, task.name, policy.spec, int(actions[e]))
+            observation[e], reward, terminated, truncated, info = result
             returns[queues[e][0]] += info.get("true_reward", reward)
             episode_steps[e] += 1
             if terminated or truncated or episode_steps[e] >= max_episode_steps:
@@ -50,7 +53,7 @@ def evaluate_policy(
                 episode_steps[e] = 0
                 episode_start[e] = True
                 if queues[e]:
-                    observation[e] = _reset(env, task.name, seed, queues[e][0])
+                    observation[e] = _reset(env, task.name, policy.spec, seed, queues[e][0])
         policy.reset(episode_start)
     for env in envs:
         env.close()
@@ -76,7 +79,7 @@ def record_episode(
         epsilon = task.atari.protocol.eval_epsilon
         terminal_on_life_loss = task.atari.protocol.terminal_on_life_loss
     env = make_render_env(task)
-    observation = _reset(env, task.name, seed, 0)
+    observation = _reset(env, task.name, policy.spec, seed, 0)
     policy.seed(seed)
     policy.reset()
     frames = [_render(env, task.name)]
@@ -84,8 +87,8 @@ def record_episode(
     lives = 0
     while not done and len(frames) < max_frames:
         action = int(policy.act_batch(np.asarray(observation)[None], epsilon)[0])
-        with env_errors(task.name, "step"):
-            observation, _, terminated, truncated, info = env.step(action)
+        result = checked_step(env, task.name, policy.spec, action)
+        observation, _, terminated, truncated, info = result
         frames.append(_render(env, task.name))
         done = terminated or truncated
         if terminal_on_life_loss and info["lives"] < lives:  # a trajectory ends as in training
@@ -96,9 +99,10 @@ def record_episode(
     return frames, fps
 
 
-def _reset(env: gym.Env, name: str, seed: int, episode_index: int) -> np.ndarray:
-    with env_errors(name, "reset"):
-        return np.asarray(env.reset(seed=evaluation_seed(seed, episode_index))[0])
+def _reset(env: gym.Env, name: str, spec: Spec, seed: int, episode_index: int) -> np.ndarray:
+    """The first observation of an episode, as agents see it."""
+    observation, _ = checked_reset(env, name, spec, evaluation_seed(seed, episode_index))
+    return np.asarray(observation, spec.dtype)
 
 
 def _render(env: gym.Env, name: str) -> np.ndarray:

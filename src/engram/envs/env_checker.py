@@ -30,14 +30,11 @@ def check_env(env: gym.Env, name: str) -> Any:
     space, actions = env.observation_space, env.action_space
     assert isinstance(space, spaces.Box)
     assert isinstance(actions, spaces.Discrete)
-    first_obs = _check_reset(env, name, space)
+    first_obs, _ = checked_reset(env, name, space, seed=0)
     for i in range(3):
-        with env_errors(name, "step"):
-            result = env.step(int(i % actions.n))
-        if cause := step_error(result, space):
-            raise env_error(name, "step", cause)
-        if result[2] or result[3]:
-            _check_reset(env, name, space)
+        _, _, terminated, truncated, _ = checked_step(env, name, space, int(i % actions.n))
+        if terminated or truncated:
+            checked_reset(env, name, space, seed=0)
     return first_obs
 
 
@@ -51,6 +48,24 @@ def check_spaces(env: gym.Env, name: str) -> None:
     cause = cause or _observation_space_error(getattr(env, "observation_space", None))
     if cause:
         raise EngramError(f"The environment {name} cannot be used as it is: {cause}.")
+
+
+def checked_reset(env: gym.Env, name: str, space: spaces.Box | Spec, seed: int) -> Any:
+    """What `reset` returns; raises if that is wrong."""
+    with env_errors(name, "reset"):
+        result = env.reset(seed=seed)
+    if cause := reset_error(result, space):
+        raise env_error(name, "reset", cause)
+    return result
+
+
+def checked_step(env: gym.Env, name: str, space: spaces.Box | Spec, action: int) -> Any:
+    """What `step` returns; raises if that is wrong."""
+    with env_errors(name, "step"):
+        result = env.step(action)
+    if cause := step_error(result, space):
+        raise env_error(name, "step", cause)
+    return result
 
 
 @contextmanager
@@ -162,14 +177,6 @@ def flag_error(field: str, flag: Any) -> str | None:
 
 def _info_error(info: Any) -> str | None:
     return None if isinstance(info, dict) else f"info is {_kind(info)}, not a dict"
-
-
-def _check_reset(env: gym.Env, name: str, space: spaces.Box) -> Any:
-    with env_errors(name, "reset"):
-        result = env.reset(seed=0)
-    if cause := reset_error(result, space):
-        raise env_error(name, "reset", cause)
-    return result[0]
 
 
 def _action_space_error(env: gym.Env) -> str | None:

@@ -6,7 +6,8 @@ from typing import Protocol
 
 import numpy as np
 
-from engram.envs import Task, env_errors
+from engram.envs import Task
+from engram.envs.env_checker import checked_reset, checked_step
 from engram.policy import Policy
 from engram.types import Spec
 
@@ -65,10 +66,10 @@ class PolicyCopy:
 
 def rollout_in(task: Task | None, spec: Spec) -> Rollout:
     """Observations of a task or, of an environment that is not at hand, random ones."""
-    return random_rollout(spec) if task is None else rollout_in_task(task, spec.num_actions)
+    return random_rollout(spec) if task is None else rollout_in_task(task, spec)
 
 
-def rollout_in_task(task: Task, num_actions: int) -> Rollout:
+def rollout_in_task(task: Task, spec: Spec) -> Rollout:
     """Observations of an environment, in which some actions are random."""
     rng = np.random.default_rng(0)
     with closing(task.make()) as env:
@@ -76,13 +77,13 @@ def rollout_in_task(task: Task, num_actions: int) -> Rollout:
         observation = None
         while True:
             if is_start:
-                with env_errors(task.name, "reset"):
-                    observation, _ = env.reset(seed=int(rng.integers(2**31)))
-            action = yield np.asarray(observation), is_start
+                seed = int(rng.integers(2**31))
+                observation, _ = checked_reset(env, task.name, spec, seed)
+            action = yield np.asarray(observation, spec.dtype), is_start
             if rng.random() < RANDOM_ACTIONS:
-                action = int(rng.integers(num_actions))
-            with env_errors(task.name, "step"):
-                observation, _, terminated, truncated, _ = env.step(action)
+                action = int(rng.integers(spec.num_actions))
+            result = checked_step(env, task.name, spec, action)
+            observation, _, terminated, truncated, _ = result
             is_start = bool(terminated or truncated)
 
 
