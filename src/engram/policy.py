@@ -95,8 +95,13 @@ class Policy:
                 f"An observation must be numpy.uint8, as in training, not {array.dtype}: "
                 "give images as the environment does, not scaled to [0, 1]."
             )
+        with np.errstate(over="ignore"):
+            array = array.astype(self.spec.dtype, copy=False)
         if not np.isfinite(array).all():
-            raise EngramError("An observation must consist of finite numbers: it has inf or NaN.")
+            raise EngramError(
+                "An observation must consist of finite numbers: it has inf or NaN, or a number too "
+                "large for 32 bits."
+            )
         actions = self.act_batch(array[None] if is_single else array)
         if self.spec.action_nvec:
             choices = split_action(self.spec.action_nvec, self.spec.action_start, actions)

@@ -8,10 +8,11 @@ from contextlib import ExitStack, nullcontext
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from engram import runners
+from engram import checkpoint, runners
 from engram.envs import Task
 from engram.episode_stats import EpisodeStats, mean_without_nan
 from engram.errors import EngramError, EngramWarning, Interrupted
@@ -253,6 +254,7 @@ class Training:
         if self.folder is None:
             return
         began = time.monotonic()
+        self._check_finite(self._zero_where_finite())
         tree, notes = self.runner.save()
         hook_states = {name: hook.state() for name, hook in self.hooks.items()}
         meta = {
@@ -314,8 +316,21 @@ class Training:
         hint = self.resume_hint or f"go on with `{self.folder.resume_command}`"
         return f"{reason}; all until step {self.step:,} is saved: {hint}."
 
+    def _zero_where_finite(self) -> dict[str, Float[np.ndarray, "R"]]:
+        """For each array with which agents act 0, or NaN for a run in which it is not finite.
+
+        What only learns is left out: a pass over a replay buffer would take long.
+        """
+        names, leaves, _ = checkpoint.flatten(self.agent.policy_state(self.runner.run_state.agent))
+        sums = {}
+        for name, leaf in zip(names, leaves, strict=True):
+            if jnp.issubdtype(leaf.dtype, jnp.floating):
+                is_finite = np.isfinite(np.asarray(leaf)).reshape(len(self.seeds), -1)
+                sums[f"state{name}"] = np.where(is_finite.all(axis=1), 0.0, np.nan)
+        return sums
+
     def _check_finite(self, metrics: dict[str, Float[np.ndarray, "R"]]) -> None:
-        """Raises if a metric of a run is not finite: such a state is never saved."""
+        """Raises if a metric or array of a run is not finite: such a state is never saved."""
         for name, values in metrics.items():
             if np.all(np.isfinite(values)):
                 continue

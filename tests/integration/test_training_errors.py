@@ -1,19 +1,20 @@
 """Errors of a training are one sentence each, with cause and remedy."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from training_helpers import DQN_SMALL, arrays, error_of, read_checkpoint, scripted
 
-from engram import run_config, runners, training
-from engram.agents import DQN, MBECpp, Random
+from engram import run_config, runners, training, training_loop
+from engram.agents import DQN, MBECpp, Random, agent_name, make
 from engram.envs import get_task
 from engram.errors import EngramError
 from engram.run_dir import RunDir
-from engram.training import resume, train
+from engram.training import load_training, resume, train
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
@@ -77,6 +78,41 @@ def test_a_metric_that_is_not_finite_ends_the_run_and_is_never_saved(tmp_path, c
     assert f"The checkpoint in {out} is from before that" in sentence
     tree, _, meta = read_checkpoint(out)
     assert 0 < meta["step"] < 60
+    assert is_finite(tree[0].agent)
+
+
+@dataclass(frozen=True)
+class Overflowing(Random):
+    """An agent whose state overflows without a trace in its metrics."""
+
+    def init(self, key, spec):
+        return {"scale": jnp.ones(3)}
+
+    def step(self, state, spec, timestep, step, key):
+        _, action, metrics = super().step((), spec, timestep, step, key)
+        return {"scale": state["scale"] * jnp.where(step == 50, jnp.inf, 1.0)}, action, metrics
+
+
+def test_a_state_that_is_not_finite_is_never_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(training_loop, "CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(training_loop, "CHECKPOINT_RATIO", 0)
+    out = tmp_path / "run"
+    sentence = error_of(train, Overflowing(), "cartpole", [4, 5], 200, out=out)
+    assert "state['scale'] of seed 4 was not a finite number within the steps up to 5" in sentence
+    assert f"The checkpoint in {out} is from before that" in sentence
+    run = load_training(out, agent=Overflowing(), needs_env=False)
+    (((run_state,),), meta) = run.folder.restore(((run.runner.template()[0],),), partial=True)
+    assert meta["step"] <= 50
+    assert is_finite(run_state.agent)
+
+
+@pytest.mark.parametrize("agent", [make("ppo", "debug"), make("mfec", "debug")], ids=agent_name)
+def test_a_number_beyond_32_bits_is_a_fault_of_the_environment(tmp_path, agent):
+    faults = {50: lambda env, reward, done: (np.array([1e300, 0]), reward, done, False, {})}
+    sentence = error_of(train, agent, scripted(faults=faults), [3], 200, out=tmp_path / "run")
+    assert "with seed 3 at step 50: observation[0] is 1e+300, too large a number" in sentence
+    assert "all until step 50 is saved" in sentence
+    tree, _, _ = read_checkpoint(tmp_path / "run")
     assert is_finite(tree[0].agent)
 
 

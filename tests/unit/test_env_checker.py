@@ -128,6 +128,18 @@ UINT8 = spaces.Box(0, 255, (3,), np.uint8)
         ({"observation": {"a": 1}}, "step", "observation has dtype object"),
         ({"reward": math.nan}, "step", "reward is nan"),
         ({"reward": -math.inf}, "step", "reward is -inf"),
+        (
+            {"reset_observation": np.full(3, -1e300)},
+            "reset",
+            "observation[0] is -1e+300, too large",
+        ),
+        ({"observation": np.full(3, 1e39)}, "step", "observation[0] is 1e+39, too large a number"),
+        (
+            {"reward": 1e300},
+            "step",
+            "reward is 1e+300, too large a number for agents (at most 3.4e",
+        ),
+        ({"reward": -(10**400)}, "step", "reward is -1000"),
         ({"reward": None}, "step", "reward is None"),
         ({"reward": "1"}, "step", "reward is '1'"),
         ({"reward": np.ones(2)}, "step", "reward is array([1., 1.])"),

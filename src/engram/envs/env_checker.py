@@ -20,6 +20,9 @@ from engram.envs.spaces import MAX_COMBINATIONS, ObservationError, flatten_error
 from engram.errors import EngramError
 from engram.types import Spec
 
+MAX_FLOAT = float(np.finfo(np.float32).max)
+"""the largest number that agents can compute with"""
+
 
 def check_env(env: gym.Env, name: str) -> Any:
     """Raises if the spaces, a reset or the first steps show an error; gives the first observation.
@@ -147,19 +150,23 @@ def observation_error(
         return f"observation has dtype {array.dtype} instead of {np.dtype(dtype)}"
     if array.shape != shape:
         return f"observation has shape {array.shape} instead of {shape}"
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        index = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        return f"observation{list(index) or ''} is {array[index]}, not a finite number"
-    return None
+    if array.dtype.kind != "f":
+        return None
+    with np.errstate(over="ignore"):
+        is_finite = np.isfinite(array.astype(np.float32, copy=False))  # as agents get it
+    if is_finite.all():
+        return None
+    index = tuple(int(i) for i in np.argwhere(~is_finite)[0])
+    return f"observation{list(index) or ''} is {array[index]}, {_not_finite(array[index])}"
 
 
 def reward_error(reward: Any) -> str | None:
     """What is wrong with one reward, if anything."""
     try:
-        is_finite = math.isfinite(reward)
+        is_finite = math.isfinite(reward) and abs(reward) <= MAX_FLOAT
     except (TypeError, ValueError, OverflowError):
         is_finite = False
-    return None if is_finite else f"reward is {reward!r}, not a finite number"
+    return None if is_finite else f"reward is {reward!r}, {_not_finite(reward)}"
 
 
 def true_reward_error(info: dict) -> str | None:
@@ -234,6 +241,14 @@ def _observation_space_error(space: Any) -> str | None:
                 f"its observation_space is {_kind(space)}, but {remedy}, "
                 "and encode it as numbers of a fixed shape"
             )
+
+
+def _not_finite(value: Any) -> str:
+    """Why agents cannot use a value, whose numbers have 32 bits."""
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    if is_number and MAX_FLOAT < abs(value) != math.inf:
+        return f"too large a number for agents (at most {MAX_FLOAT:.2g}): scale it"
+    return "not a finite number"
 
 
 def _kind(value: Any) -> str:
