@@ -224,7 +224,7 @@ class TapeEnv(gym.Env):
         done = self.t == len(self.rewards)
         if self.num_steps in self.faults:
             fault = self.faults[self.num_steps]
-            if isinstance(fault, Exception):
+            if isinstance(fault, BaseException):
                 raise fault
             return fault(self, reward, done)
         return self.observation(), reward, done and not self.truncate, done and self.truncate, {}

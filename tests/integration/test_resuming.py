@@ -154,6 +154,14 @@ def test_a_fault_of_an_environment_is_named_with_seed_and_step_and_the_run_resum
     assert resume(out, task=scripted()).curves[5][0][-1] == 120
 
 
+def test_sys_exit_in_an_environment_is_a_fault_like_any_other(tmp_path):
+    make_env, out = scripted(faults={90: SystemExit(0)}), tmp_path / "run"
+    sentence = error_of(train, Random(), make_env, [5], 120, out=out, kind=runners.EnvironmentFault)
+    assert "with seed 5 at step 90: step raised SystemExit (0)" in sentence
+    assert "; all until step 90 is saved" in sentence
+    assert RunDir.load(out).meta()["step"] == 90
+
+
 def test_a_run_killed_before_its_first_checkpoint_begins_when_resumed(tmp_path, monkeypatch):
     out = tmp_path / "run"
     with monkeypatch.context() as patch:

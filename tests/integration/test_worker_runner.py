@@ -119,11 +119,12 @@ rare = functools.partial(pytest.param, marks=pytest.mark.slow)
         (TapeEnv, {5: wrong_shape}, 10, "observation has shape (3,) instead of (2,)"),
         rare(TapeEnv, {5: no_observation}, 10, "observation has dtype object instead of float32"),
         rare(TapeEnv, {5: a_text}, 10, "it returned a str instead of the five"),
+        (TapeEnv, {5: SystemExit(0)}, 10, "step raised SystemExit (0)"),
         rare(TapeEnv, {5: leave}, 10, "step ended its process with exit code 7."),
         (TapeEnv, {5: kill}, 10, "its process was ended by SIGKILL during step"),
         rare(FailsToReset, {}, 6, "reset raised OSError (no more mazes) in test_worker_runner."),
     ],
-    ids=["exception", "shape", "nothing", "text", "exit", "kill", "reset"],
+    ids=["exception", "shape", "nothing", "text", "sys.exit", "exit", "kill", "reset"],
 )
 def test_a_fault_names_environment_seed_and_step(make, faults, step, sentence):
     runner = start(WorkerRunner, tape_task(), tape_task(make, faults=faults))

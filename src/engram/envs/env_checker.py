@@ -20,6 +20,8 @@ from engram.envs.spaces import MAX_COMBINATIONS, ObservationError, flatten_error
 from engram.errors import EngramError
 from engram.types import Spec
 
+ENV_EXCEPTIONS = (Exception, SystemExit)
+"""what an environment's fault may raise: `sys.exit` there must not end a training in silence"""
 MAX_FLOAT = float(np.finfo(np.float32).max)
 """the largest number that agents can compute with"""
 
@@ -80,7 +82,7 @@ def env_errors(name: str, method: str) -> Iterator[None]:
         raise env_error(name, method, f"wrong observation ({one_line(error)})") from error
     except EngramError:
         raise
-    except Exception as error:
+    except ENV_EXCEPTIONS as error:
         message = f"{type(error).__name__} ({one_line(error)})"
         cause = f"it raised {message}{error_location(error)}"
         raise env_error(name, method, cause) from error
@@ -93,7 +95,7 @@ def env_error(name: str, method: str, cause: str) -> EngramError:
     )
 
 
-def error_location(error: Exception) -> str:
+def error_location(error: BaseException) -> str:
     """File and line in the environment's own code that led to an exception."""
     internal = (f"{gym.__path__[0]}/", __file__.rpartition("envs")[0])
     installed = tuple(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))
@@ -107,7 +109,7 @@ def error_location(error: Exception) -> str:
     return f" in {file}, line {frames[-1].lineno}"
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """The message of an exception on one line, without its full stop."""
     return " ".join(str(error).split()).rstrip(".")
 

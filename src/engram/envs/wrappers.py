@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from engram.envs.env_checker import one_line
+from engram.envs.env_checker import ENV_EXCEPTIONS, one_line
 from engram.errors import EngramError
 from engram.imports import working_directory_importable
 
@@ -124,7 +124,7 @@ def wrapper_class(name: str) -> type[gym.Wrapper]:
     try:
         with working_directory_importable():
             found = getattr(importlib.import_module(module), class_name, None)
-    except Exception as error:  # whatever a module may do when it is imported
+    except ENV_EXCEPTIONS as error:  # whatever a module may do when it is imported
         raise EngramError(
             f"The wrapper {name} cannot be imported ({type(error).__name__}: {one_line(error)}): "
             "install its module, or go to the folder that holds it."

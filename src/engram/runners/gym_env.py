@@ -9,7 +9,13 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from engram.envs import Task
-from engram.envs.env_checker import error_location, one_line, reset_error, step_error
+from engram.envs.env_checker import (
+    ENV_EXCEPTIONS,
+    error_location,
+    one_line,
+    reset_error,
+    step_error,
+)
 from engram.errors import EngramError
 from engram.runners.base import RunState, pop_metrics
 from engram.runners.device_agent import DeviceAgent
@@ -252,10 +258,10 @@ class GymRunner:
         """Calls a run's environment, whose exceptions become an `EnvironmentFault`."""
         try:
             return call()
-        except Exception as error:
+        except ENV_EXCEPTIONS as error:
             raise self._fault_of(error, run, method) from error
 
-    def _fault_of(self, error: Exception, run: int, method: str) -> EngramError:
+    def _fault_of(self, error: BaseException, run: int, method: str) -> EngramError:
         return self._environment_fault(run, f"{method} raised {describe_exception(error)}")
 
     def _checked_observation(self, run: int, result: Any, fault: str | None) -> np.ndarray:
@@ -272,7 +278,7 @@ class GymRunner:
         )
 
 
-def describe_exception(error: Exception) -> str:
+def describe_exception(error: BaseException) -> str:
     """Its class, its message in one line, and where it was raised."""
     return f"{type(error).__name__} ({one_line(error)}){error_location(error)}"
 

@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from engram.envs.env_checker import reset_error, step_error
+from engram.envs.env_checker import ENV_EXCEPTIONS, reset_error, step_error
 from engram.errors import EngramError
 from engram.runners.gym_env import EnvId, GymRunner, describe_exception
 from engram.types import Spec
@@ -52,7 +52,7 @@ class WorkerRunner(GymRunner):
         num_runs, num_envs = len(self.seeds), self.spec.num_envs
         self.envs = [[remote[r, e] for e in range(num_envs)] for r in range(num_runs)]
 
-    def _fault_of(self, error: Exception, run: int, method: str) -> EngramError:
+    def _fault_of(self, error: BaseException, run: int, method: str) -> EngramError:
         if isinstance(error, RemoteError):
             return self._environment_fault(run, f"{method} raised {error}")
         if not isinstance(error, WorkerDeath):
@@ -278,7 +278,7 @@ def _attempt(call: Callable[[], Any]) -> Any:
     """The result, or what was raised."""
     try:
         return call()
-    except Exception as error:
+    except ENV_EXCEPTIONS as error:
         return Failure(describe_exception(error))
 
 
