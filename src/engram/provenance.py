@@ -19,10 +19,15 @@ def describe_machine() -> dict[str, Any]:
         "versions": {"python": platform.python_version()}
         | {name: _version(name) for name in packages},
         "commit": _commit(),
-        "device": getattr(_device(), "device_kind", str(_device())),
+        "device": device_name(),
         "processors": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def device_name() -> str:
+    """The kind of the device that computes."""
+    return getattr(_device(), "device_kind", str(_device()))
 
 
 def memory_size() -> int | None:

@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from typing import NamedTuple
 
@@ -15,8 +15,10 @@ from jaxtyping import Float, PyTree
 from engram import checkpoint, runners
 from engram.envs import Task
 from engram.episode_stats import EpisodeStats, mean_without_nan
+from engram.episodic import knn
 from engram.errors import EngramError, EngramWarning, Interrupted
 from engram.interrupts import interrupt_flag
+from engram.provenance import device_name
 from engram.run_dir import RunDir
 from engram.types import Agent, Spec
 
@@ -264,6 +266,7 @@ class Training:
             "timed_iterations": self.timed_iterations,
             "wall_seconds": self.wall_seconds,
             "hooks": list(self.hooks),
+            "computed_by": self._computed_by(),
         }
         self.folder.save((tree, self.stats.state(), hook_states), meta)
         self.folder.write_curves(self.stats.curve_rows(self.seeds, self.spec.num_envs))
@@ -278,7 +281,10 @@ class Training:
     def restore(self) -> None:
         """Goes back to the checkpoint; a hook that had no state in it begins anew."""
         assert self.folder is not None
-        saved = self.folder.meta()["hooks"]
+        meta = self.folder.meta()
+        if meta["step"] < self.steps:
+            self._warn_of_other_rounding(meta.get("computed_by", {}))
+        saved = meta["hooks"]
         hook_states = {name: self.hooks[name].state() for name in saved if name in self.hooks}
         template = self.runner.template(), self.stats.state(), hook_states
         (tree, stats, hook_states), meta = self.folder.restore(template, partial=True)
@@ -289,6 +295,28 @@ class Training:
         self.train_seconds = meta["train_seconds"]
         self.timed_iterations = meta["timed_iterations"]
         self.began -= meta["wall_seconds"]
+
+    def _computed_by(self) -> dict[str, str]:
+        """What rounding depends on: the device and, if the agent has a memory, its search."""
+        has_memory = type(self.agent).memory is not Agent.memory
+        search = {"nearest-neighbour search": knn.search_name()} if has_memory else {}
+        return {"device": device_name()} | search
+
+    def _warn_of_other_rounding(self, before: Mapping[str, str]) -> None:
+        """Warns if the run is resumed on something else than what it was trained on."""
+        now = self._computed_by()
+        changes = [
+            f"the {name} was {before[name]} and is {now[name]}"
+            for name in now
+            if before.get(name, now[name]) != now[name]
+        ]
+        if changes:
+            warnings.warn(
+                "This run will not end as it would have without the interruption, since rounding "
+                f"differs: {' and '.join(changes)}.",
+                EngramWarning,
+                stacklevel=2,
+            )
 
     def progress(self) -> Progress:
         """How far the training is."""

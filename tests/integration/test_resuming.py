@@ -17,9 +17,9 @@ from training_helpers import (
 )
 
 import engram
-from engram import interrupts, runners
+from engram import interrupts, runners, training
 from engram.agents import Random, agent_name, make
-from engram.errors import Interrupted
+from engram.errors import EngramWarning, Interrupted
 from engram.run_dir import RunDir
 from engram.training import load, resume, train
 
@@ -174,6 +174,28 @@ def test_a_run_killed_before_its_first_checkpoint_begins_when_resumed(tmp_path, 
     begun, whole = resume(out, scripted()), train(DQN_SMALL, scripted(), [3], 40)
     np.testing.assert_array_equal(begun.curves[3][1], whole.curves[3][1])
     assert begun.metrics == whole.metrics
+
+
+@pytest.mark.parametrize("what", ["device", "nearest-neighbour search"])
+def test_a_run_that_is_resumed_where_rounding_differs_says_so_once(tmp_path, monkeypatch, what):
+    arguments, out = (make("mfec", "debug"), "cartpole", [0], 60), tmp_path / "run"
+    computed_by = training.Training._computed_by
+    with monkeypatch.context() as patch:
+        other = lambda run: computed_by(run) | {what: "another"}  # noqa: E731
+        patch.setattr(training.Training, "_computed_by", other)
+        error_of(train, *arguments, out=out, hooks=[InterruptAt(20)], kind=Interrupted)
+    with pytest.warns(EngramWarning, match=f"differs: the {what} was another and is ") as caught:
+        error_of(resume, out, hooks=[InterruptAt(40)], kind=Interrupted)
+    assert len(caught) == 1
+    resume(out)
+
+
+def test_an_agent_without_memory_does_not_warn_of_the_search(tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    arguments = DQN_SMALL, "cartpole", [0], 60
+    error_of(train, *arguments, out=out, hooks=[InterruptAt(20)], kind=Interrupted)
+    monkeypatch.setattr("engram.episodic.knn.search_name", lambda: "another")
+    resume(out)
 
 
 def test_a_run_that_has_lost_its_checkpoint_is_not_begun_anew(tmp_path):

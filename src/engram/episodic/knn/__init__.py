@@ -51,6 +51,14 @@ def nearest_neighbours(
     return portable_knn(keys, size, queries, k)
 
 
+def search_name() -> str:
+    """What searches on this device: the kernel in C++, those of Pallas, or XLA."""
+    device = platform()
+    if device == "cpu" and cpp.is_available():
+        return "C++"
+    return "Pallas" if device == "gpu" and pallas.is_available(is_few=True) else "XLA"
+
+
 def many_neighbours(
     keys: Float[Array, "N H"],
     size: Int[Array, ""],
@@ -81,4 +89,5 @@ __all__ = [
     "many_neighbours",
     "nearest_neighbours",
     "portable_knn",
+    "search_name",
 ]
