@@ -4,8 +4,8 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
-from typing import NamedTuple
+from contextlib import ExitStack, nullcontext, suppress
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jaxtyping import Float, PyTree
 
 from engram import checkpoint, runners
 from engram.envs import Task
+from engram.envs.env_checker import one_line
 from engram.episode_stats import EpisodeStats, mean_without_nan
 from engram.episodic import knn
 from engram.errors import EngramError, EngramWarning, Interrupted
@@ -86,6 +87,10 @@ class Hook:
         """Called with the saved state when a run is resumed."""
 
 
+class Logger(Hook):
+    """Base class of hooks that only report: one that fails is left out, and the run goes on."""
+
+
 class Training:
     """R runs in one program: run r trains on task r with seed r, and with its own options if given.
 
@@ -140,6 +145,7 @@ class Training:
         self.is_compiled = False
         self.is_checked_for_ends = False
         """whether it was looked whether episodes end at all"""
+        self.failed_loggers: list[Logger] = []
         self.began = time.monotonic()
         """when the run would have begun, had it never been interrupted"""
 
@@ -185,7 +191,7 @@ class Training:
         ):
             end.callback(self._end_hooks, started)
             for hook in self.hooks.values():
-                hook.on_start(self)
+                self._call(hook, "on_start")
                 started.append(hook)
             if self.folder is not None and self.folder.has_begun:
                 self.restore()
@@ -203,7 +209,23 @@ class Training:
         """Calls `on_end` in the order of the hooks, of each even if that of another raises."""
         with ExitStack() as calls:
             for hook in reversed(hooks):
-                calls.callback(hook.on_end, self)
+                calls.callback(self._call, hook, "on_end")
+
+    def _call(self, hook: Hook, method: str, *arguments: Any) -> None:
+        """Calls a hook; a logger that fails ends no run, unless it refuses to start."""
+        if not isinstance(hook, Logger):
+            getattr(hook, method)(self, *arguments)
+            return
+        if hook in self.failed_loggers and method != "on_end":
+            return
+        try:
+            getattr(hook, method)(self, *arguments)
+        except (Exception, SystemExit) as error:  # Rich exits where a pipe is closed
+            if isinstance(error, EngramError) and method == "on_start":
+                raise
+            if hook not in self.failed_loggers:
+                self.failed_loggers.append(hook)
+                _warn_of_failure(hook, error)
 
     def _advance(self, interrupted: Callable[[], bool]) -> None:
         """Trains up to the next log point, or until it is interrupted."""
@@ -230,7 +252,7 @@ class Training:
         self._warn_of_endless_episodes()
         progress = self.progress()
         for hook in self.hooks.values():
-            hook.on_log(self, progress)
+            self._call(hook, "on_log", progress)
         is_last = self.is_finished or self.stopped is not None  # which `run` saves
         if time.monotonic() >= self.next_checkpoint and not is_last:
             self.save()
@@ -276,7 +298,7 @@ class Training:
         pause = max(CHECKPOINT_SECONDS, CHECKPOINT_RATIO * self.checkpoint_seconds)
         self.next_checkpoint = ended + pause
         for hook in self.hooks.values():
-            hook.on_checkpoint(self)
+            self._call(hook, "on_checkpoint")
 
     def restore(self) -> None:
         """Goes back to the checkpoint; a hook that had no state in it begins anew."""
@@ -370,6 +392,17 @@ class Training:
                 f"{name} of seed {seed} was not a finite number within the steps up to "
                 f"{self.step:,}: lower the learning rates, or scale the inputs or rewards.{saved}"
             )
+
+
+def _warn_of_failure(logger: Logger, error: BaseException) -> None:
+    """Warns that a logger reports no more, if that can be said."""
+    with suppress(OSError):  # stderr may be the pipe that is closed
+        warnings.warn(
+            f"{type(logger).__name__} failed ({type(error).__name__}: {one_line(error)}) and "
+            "reports no more; the training goes on.",
+            EngramWarning,
+            stacklevel=3,
+        )
 
 
 def _named_hooks(hooks: Sequence[Hook]) -> dict[str, Hook]:

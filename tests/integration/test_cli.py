@@ -565,3 +565,10 @@ def test_the_package_imports_its_public_names_and_modules_on_first_use():
         "engram.types.Agent; from engram import run_dir, DQN"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_path_that_looks_like_markup_is_printed_as_it_is(in_tmp_path, capsys):
+    main(["train", "random", "cartpole", "--seed", "0", "--steps", "20", "--out", "a[/]b"])
+    output = capsys.readouterr().out
+    assert "into a[/]b" in output
+    assert "a[/]b/curves.png" in output

@@ -10,8 +10,8 @@ from engram.agents import Random, make
 from engram.best_policy import BestPolicy
 from engram.envs import get_task
 from engram.episode_stats import EpisodeStats
-from engram.errors import EngramError
-from engram.training_loop import Training
+from engram.errors import EngramError, EngramWarning
+from engram.training_loop import Logger, Training
 
 
 class Recorder(engram.Hook):
@@ -131,6 +131,26 @@ def test_an_error_of_a_hook_is_not_hidden_and_hooks_still_end():
     with pytest.raises(OverflowError, match="from a hook"):
         engram.train(Random(), "cartpole", 1, 20, hooks=[recorder, Broken()])
     assert recorder.calls[-1] == "end"
+
+
+@pytest.mark.parametrize("method", ["on_start", "on_log", "on_checkpoint", "on_end"])
+@pytest.mark.parametrize("error", [BrokenPipeError("closed"), SystemExit(1)], ids=repr)
+def test_a_logger_that_fails_is_left_out_and_the_run_goes_on(tmp_path, method, error):
+    recorder = Recorder()
+
+    class Failing(Logger):
+        def __init__(self):
+            setattr(self, method, self.fail)
+
+        def fail(self, *_):
+            recorder.calls.append("failure")
+            raise error
+
+    with pytest.warns(EngramWarning, match=r"Failing failed .* the training goes on\.") as caught:
+        engram.train(Random(), "cartpole", 1, 20, out=tmp_path / "r", hooks=[Failing(), recorder])
+    assert len(caught) == 1
+    assert recorder.calls.count("failure") == 1
+    assert (tmp_path / "r" / "summary.json").exists()
 
 
 def test_an_object_that_is_not_a_hook_is_refused():

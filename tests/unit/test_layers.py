@@ -48,7 +48,7 @@ ROOMS = [
     "paper.validation paper.atari_scores paper.atari_runs paper.atari_page paper.campaign",
     "paper.atari paper.experiments paper.report paper.maze_animation",
     "cli.hooks cli.training cli.tuning cli.evaluation cli.comparison cli.paper cli.play",
-    "cli.exporting cli.config_file cli.arguments cli cli.__main__",
+    "cli.exporting cli.config_file cli.arguments cli.output cli cli.__main__",
     "__main__ engram",
 ]
 LAYERS = [name for room in ROOMS for name in room.split()]

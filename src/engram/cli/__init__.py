@@ -1,11 +1,11 @@
 """The command line: one command for each of `COMMANDS` in `arguments`."""
 
-import os
 import signal
 import sys
 import threading
 import traceback
 
+from engram.cli.output import standard_streams
 from engram.errors import EngramError, Interrupted
 
 
@@ -17,18 +17,17 @@ def main(arguments: list[str] | None = None) -> None:
         # in the background, where shells ignore Ctrl-C.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.default_int_handler)
-    try:
-        run([word for word in words if word != "--traceback"])
-        sys.stdout.flush()
-    except EngramError as error:
-        print_error(error, show_traceback="--traceback" in words)
-        sys.exit(130 if isinstance(error, Interrupted) else 2)
-    except KeyboardInterrupt as error:
-        text = "Stopped at once; the last checkpoint, if there is one, is as it was."
-        print_error(error, text, show_traceback="--traceback" in words)
-        sys.exit(130)
-    except BrokenPipeError:  # `engram list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with standard_streams() as output:
+        try:
+            run([word for word in words if word != "--traceback"])
+            output.check()
+        except EngramError as error:
+            print_error(error, show_traceback="--traceback" in words)
+            sys.exit(130 if isinstance(error, Interrupted) else 2)
+        except KeyboardInterrupt as error:
+            text = "Stopped at once; the last checkpoint, if there is one, is as it was."
+            print_error(error, text, show_traceback="--traceback" in words)
+            sys.exit(130)
 
 
 def run(arguments: list[str]) -> None:

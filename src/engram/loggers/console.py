@@ -32,7 +32,7 @@ def print_result(result: Result, quiet: bool = False) -> None:
         print_line(f"{name} on {result.task.name}: final return {final}, {result.folder}")
         return
     size = f"{count_seeds(len(result.seeds))}, {result.task.format_steps(result.steps)} each"
-    table = Table(title=f"{name} on {result.task.name}: {size}", box=box.SIMPLE_HEAD)
+    table = Table(title=escape(f"{name} on {result.task.name}: {size}"), box=box.SIMPLE_HEAD)
     has_interval = len(result.seeds) >= MIN_SEEDS
     spread = ("95% interval", "std", "IQM", "worst", "best") if has_interval else ("each seed",)
     for column in ("", "mean", *spread):
@@ -73,12 +73,13 @@ def print_result(result: Result, quiet: bool = False) -> None:
         f"Learning curve: {result.folder}/curves.png",
         f"Try next: {play}, or another agent: engram train {rival} {task}",
     ):
-        screen.print(line, highlight=False, soft_wrap=True)
+        print_line(line)
 
 
 def print_warning(text: str) -> None:
     """Print to stderr what the user may not have meant."""
-    Console(stderr=True, emoji=False).print(text, style="yellow", highlight=False, soft_wrap=True)
+    screen = Console(stderr=True, emoji=False, markup=False)
+    screen.print(text, style="yellow", highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -100,7 +101,8 @@ def plain_warnings() -> Iterator[None]:
 
 def print_pairs(title: str, pairs: Mapping[str, str]) -> None:
     """Print names and what is to be said of each."""
-    table = Table(title=title, title_justify="left", box=None, show_header=False, pad_edge=False)
+    table = Table(title=escape(title), title_justify="left", box=None)
+    table.show_header, table.pad_edge = False, False
     for name, text in pairs.items():
         table.add_row(f"[bold]{escape(name)}[/]", escape(text))
     Console(emoji=False).print(table)
@@ -108,7 +110,7 @@ def print_pairs(title: str, pairs: Mapping[str, str]) -> None:
 
 def print_line(*words: str) -> None:
     """Print a line as it is, however long."""
-    Console(emoji=False).print(*words, highlight=False, soft_wrap=True)
+    Console(emoji=False, markup=False).print(*words, highlight=False, soft_wrap=True)
 
 
 def count_seeds(count: int) -> str:
@@ -132,7 +134,7 @@ def print_evaluation(title: str, returns: dict[int, np.ndarray], quiet: bool = F
         means = np.array([values.mean() for values in returns.values()])
         print_line(f"{title}: mean return {format_mean(means)}, {count}")
         return
-    table = Table(title=f"{title}: {count}, returns without noise")
+    table = Table(title=escape(f"{title}: {count}, returns without noise"))
     for column in ("seed", "mean", "95% interval", "worst", "best"):
         table.add_column(column, justify="right")
     rows = {str(seed): values for seed, values in returns.items()}

@@ -10,10 +10,10 @@ from engram.agents import agent_name
 from engram.loggers.console import count_seeds
 from engram.provenance import memory_in_use, memory_size
 from engram.stats import format_return
-from engram.training_loop import Hook, Progress, Training
+from engram.training_loop import Logger, Progress, Training
 
 
-class ProgressBar(Hook):
+class ProgressBar(Logger):
     """Shows steps, speed, the device's memory in use, time left, the mean return and its curve;
     where there is no terminal, a line after every tenth of the steps."""
 
@@ -39,7 +39,7 @@ class ProgressBar(Hook):
             self.title
             or f"{agent_name(run.agent)} on {run.task.name}, {count_seeds(len(run.seeds))}"
         )
-        self.screen.print(title, highlight=False, soft_wrap=True)
+        self.screen.print(title, markup=False, highlight=False, soft_wrap=True)
         if self.is_live:
             self.bar.start()
 

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from engram.errors import EngramError
-from engram.training_loop import Hook, Progress, Training
+from engram.training_loop import Logger, Progress, Training
 
 
-class TensorBoard(Hook):
+class TensorBoard(Logger):
     """Writes event files for TensorBoard, one folder for each seed."""
 
     def __init__(self, folder: str | Path):

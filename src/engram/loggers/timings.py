@@ -3,14 +3,14 @@
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import jax
 
 from engram.loggers.console import count_seeds
 from engram.provenance import describe_machine
-from engram.training_loop import Hook, Progress, Training
+from engram.training_loop import Logger, Progress, Training
 
 MIN_SECONDS = 0.1
 """what takes less is not printed"""
@@ -57,14 +57,15 @@ class CompilationLog:
                 return
         if duration_secs >= MIN_SECONDS:
             name = about.get("fun_name", "a program").removeprefix("jit(").strip("_)")
-            say(f"{name}: {done} in {duration_secs:.2f} s")
+            with suppress(OSError):  # JAX, which calls this, would not compile the program
+                say(f"{name}: {done} in {duration_secs:.2f} s")
 
     def __str__(self) -> str:
         count = f"{self.programs} programs, {self.cached_programs} of them from the cache"
         return f"{count}, compiled or loaded in {self.seconds:.1f} s"
 
 
-class Timings(Hook):
+class Timings(Logger):
     """Prints device, compiled programs, speed at log points, and times of checkpoints."""
 
     def on_start(self, run: Training) -> None:

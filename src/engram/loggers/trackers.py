@@ -18,7 +18,7 @@ from engram.envs.env_checker import one_line
 from engram.errors import EngramError
 from engram.files import to_json, write_json
 from engram.provenance import describe_machine
-from engram.training_loop import Hook, Progress, Training, without_nan
+from engram.training_loop import Logger, Progress, Training, without_nan
 
 SECONDS_BETWEEN = 1.0
 """seconds between two times that values are sent, at least"""
@@ -26,7 +26,7 @@ NOT_IN_PROJECTS = r"/\#?%:"
 """characters that W&B does not allow in the name of a project"""
 
 
-class ExperimentTracker(Hook):
+class ExperimentTracker(Logger):
     """Base of trackers whose packages have the interface of wandb; each seed is a run there.
 
     The group of these runs and the last step sent are kept in the run folder: a resumed training
