@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from engram.envs import Task, env_errors
-from engram.envs.env_checker import checked_reset, checked_step
+from engram.envs.env_checker import checked_reset, checked_step, close_envs
 from engram.errors import EngramError
 from engram.policy import Policy
 from engram.types import Spec
@@ -55,8 +55,7 @@ def evaluate_policy(
                 if queues[e]:
                     observation[e] = _reset(env, task.name, policy.spec, seed, queues[e][0])
         policy.reset(episode_start)
-    for env in envs:
-        env.close()
+    close_envs(envs, task.name)
     return returns
 
 
@@ -95,7 +94,7 @@ def record_episode(
             policy.reset()
         lives = info.get("lives", 0)
     fps = env.metadata.get("render_fps", 30)
-    env.close()
+    close_envs([env], task.name)
     return frames, fps
 
 

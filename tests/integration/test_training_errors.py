@@ -7,14 +7,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from probes import TapeEnv
 from training_helpers import DQN_SMALL, arrays, error_of, read_checkpoint, scripted
 
 from engram import run_config, runners, training, training_loop
 from engram.agents import DQN, MBECpp, Random, agent_name, make
 from engram.envs import get_task
-from engram.errors import EngramError
+from engram.errors import EngramError, EngramWarning
 from engram.run_dir import RunDir
-from engram.training import load_training, resume, train
+from engram.training import evaluate, load_training, resume, train
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
@@ -114,6 +115,26 @@ def test_a_number_beyond_32_bits_is_a_fault_of_the_environment(tmp_path, agent):
     assert "all until step 50 is saved" in sentence
     tree, _, _ = read_checkpoint(tmp_path / "run")
     assert is_finite(tree[0].agent)
+
+
+class FailsToClose(TapeEnv):
+    """Closes without an error only if it was hardly used, as before training."""
+
+    def close(self):
+        if self.num_steps > 5:
+            raise ConnectionError("the simulator is gone")
+
+
+def test_an_environment_that_fails_to_close_is_a_warning_and_the_run_has_its_summary(tmp_path):
+    sentence = r"lost: close raised ConnectionError \(the simulator is gone\) in test_training_err"
+    with pytest.warns(EngramWarning, match=sentence) as caught:
+        train(Random(), FailsToClose, 2, 40, out=tmp_path / "run")
+    assert len(caught) == 1
+    assert (tmp_path / "run" / "summary.json").exists()
+    with pytest.warns(EngramWarning, match=sentence) as caught:
+        returns = evaluate(tmp_path / "run", task=FailsToClose, episodes=20)
+    assert len(caught) == 2  # one of each seed
+    assert returns[1].tolist() == [6.0] * 20
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,8 @@ class Eval:
         from engram.loggers.console import plain_warnings
         from engram.loggers.timings import print_times
 
-        with use_device(self.device):
-            with plain_warnings():
-                compilation_cache.enable()
+        with use_device(self.device), plain_warnings():
+            compilation_cache.enable()
             with print_times() if self.verbose else nullcontext():
                 self.evaluate_and_record()
 

@@ -6,7 +6,8 @@ Functions named `..._error` return the cause in words that continue a sentence, 
 import math
 import sysconfig
 import traceback
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from inspect import signature
 from typing import Any
@@ -17,7 +18,7 @@ from gymnasium import spaces
 from numpy.typing import DTypeLike
 
 from engram.envs.spaces import MAX_COMBINATIONS, ObservationError, flatten_error
-from engram.errors import EngramError
+from engram.errors import EngramError, EngramWarning
 from engram.types import Spec
 
 ENV_EXCEPTIONS = (Exception, SystemExit)
@@ -83,9 +84,7 @@ def env_errors(name: str, method: str) -> Iterator[None]:
     except EngramError:
         raise
     except ENV_EXCEPTIONS as error:
-        message = f"{type(error).__name__} ({one_line(error)})"
-        cause = f"it raised {message}{error_location(error)}"
-        raise env_error(name, method, cause) from error
+        raise env_error(name, method, f"it raised {describe_exception(error)}") from error
 
 
 def env_error(name: str, method: str, cause: str) -> EngramError:
@@ -93,6 +92,28 @@ def env_error(name: str, method: str, cause: str) -> EngramError:
     return EngramError(
         f"The environment {name} is at fault in {method}: {cause}; correct it and start again."
     )
+
+
+def close_envs(envs: Iterable[gym.Env], name: str) -> None:
+    """Closes environments; what they raise loses nothing, so that it is a warning."""
+    errors = []
+    for env in envs:
+        try:
+            env.close()
+        except ENV_EXCEPTIONS as error:
+            errors.append(error)
+    if errors:
+        warnings.warn(
+            f"The environment {name} failed to close after its last step, by which nothing is "
+            f"lost: close raised {describe_exception(errors[0])}.",
+            EngramWarning,
+            stacklevel=3,
+        )
+
+
+def describe_exception(error: BaseException) -> str:
+    """Its class, its message in one line, and where it was raised."""
+    return f"{type(error).__name__} ({one_line(error)}){error_location(error)}"
 
 
 def error_location(error: BaseException) -> str:

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Int, PyTree
 from engram.envs import Task
 from engram.envs.env_checker import (
     ENV_EXCEPTIONS,
-    error_location,
-    one_line,
+    close_envs,
+    describe_exception,
     reset_error,
     step_error,
 )
@@ -109,9 +109,7 @@ class GymRunner:
             self._restore_envs()
 
     def close(self) -> None:
-        for envs in self.envs:
-            for env in envs:
-                env.close()
+        close_envs([env for envs in self.envs for env in envs], self.tasks[0].name)
 
     def select_actions(self) -> Int[Array, "R E"]:
         """Actions for the current timestep, which may still be under way on the device."""
@@ -276,11 +274,6 @@ class GymRunner:
             f"The environment {self.tasks[run].name} failed with seed {self.seeds[run]} "
             f"at step {step:,}: {fault}."
         )
-
-
-def describe_exception(error: BaseException) -> str:
-    """Its class, its message in one line, and where it was raised."""
-    return f"{type(error).__name__} ({one_line(error)}){error_location(error)}"
 
 
 def _copy(timestep: TimeStep) -> Any:

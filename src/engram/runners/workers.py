@@ -18,9 +18,14 @@ import jax
 import numpy as np
 from jaxtyping import Int, Shaped
 
-from engram.envs.env_checker import ENV_EXCEPTIONS, reset_error, step_error
+from engram.envs.env_checker import (
+    ENV_EXCEPTIONS,
+    describe_exception,
+    reset_error,
+    step_error,
+)
 from engram.errors import EngramError
-from engram.runners.gym_env import EnvId, GymRunner, describe_exception
+from engram.runners.gym_env import EnvId, GymRunner
 from engram.types import Spec
 
 CLOSE_SECONDS = 5.0
