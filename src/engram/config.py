@@ -38,6 +38,7 @@ Count = Annotated[int, Range(1)]
 WholeNumber = Annotated[int, Range(0)]
 Probability = Annotated[float, Range(0, 1)]
 Positive = Annotated[float, Range(0, excludes_low=True)]
+Seconds = Annotated[float, Range(0)]
 
 
 def check(name: str, value: Any, kind: Any) -> None:

@@ -15,7 +15,7 @@ from jaxtyping import Float, PyTree
 from engram import checkpoint, compilation_cache, policy_dir, run_config, run_dir, runners
 from engram.agents import agent_name, default_preset
 from engram.agents import make as make_agent
-from engram.config import Count, WholeNumber
+from engram.config import Count, Seconds, WholeNumber
 from engram.config import check as check_option
 from engram.encoders import is_image
 from engram.envs import Task, get_task
@@ -27,7 +27,7 @@ from engram.policy import Policy
 from engram.provenance import memory_size
 from engram.run_dir import Curves, RunDir
 from engram.stats import MIN_SEEDS, summary
-from engram.training_loop import Hook, Progress, Training
+from engram.training_loop import CHECKPOINT_SECONDS, Hook, Progress, Training
 from engram.types import Agent
 
 __all__ = ["Hook", "Progress", "Result", "Training", "evaluate", "load", "resume", "train"]
@@ -75,6 +75,7 @@ def train(
     wrappers: Sequence[str | type] = (),
     observe: Sequence[str] = (),
     workers: int | None = None,
+    checkpoint_every: float = CHECKPOINT_SECONDS,
 ) -> Result:
     """Trains `agent` on `task`, one run for each seed, all runs in one program.
 
@@ -85,12 +86,14 @@ def train(
     of the environment of a maze, of a room or of `gym:ID`. Of `gym:ID` alone `wrappers` are classes
     around the environment, and `observe` the parts of dictionaries that are observed. `workers` is
     the number of processes in which Gymnasium's environments step, 0 for none: it changes no
-    result. If None the task decides.
+    result. If None the task decides. `checkpoint_every` is the number of seconds between two
+    checkpoints at least; they also take at most a twentieth of the time.
     """
     compilation_cache.enable()
     for name, value in (("num_envs", num_envs), ("steps", steps)):
         check_option(name, value, Count | None)
     check_option("workers", workers, WholeNumber | None)
+    check_option("checkpoint_every", checkpoint_every, Seconds)
     task = get_task(task, steps, env_kwargs, wrappers, observe)
     if task.steps >= 2**31:
         raise EngramError(
@@ -108,7 +111,16 @@ def train(
     spec = task.inspect(num_envs, -(-task.steps // num_envs), warn=True)
     tasks = [task] * len(numbers)
     try:
-        run = Training(agent, tasks, numbers, spec, use_gym=use_gym, hooks=hooks, workers=workers)
+        run = Training(
+            agent,
+            tasks,
+            numbers,
+            spec,
+            use_gym=use_gym,
+            hooks=hooks,
+            workers=workers,
+            checkpoint_every=checkpoint_every,
+        )
     except OverflowError as error:
         raise EngramError(
             f"An option of the agent is too large a number to count with ({error}): lower it."
@@ -125,13 +137,17 @@ def resume(
     task: Task | Callable[..., gym.Env] | None = None,
     hooks: Sequence[Hook] = (),
     agent: Agent | None = None,
+    checkpoint_every: float = CHECKPOINT_SECONDS,
 ) -> Result:
     """Continues a training where it stopped, exactly.
 
     A task that was a function must be given again. So must an agent whose class cannot be imported.
     """
     compilation_cache.enable()
-    return _train_to_result(load_training(path, task, agent, hooks))
+    check_option("checkpoint_every", checkpoint_every, Seconds)
+    run = load_training(path, task, agent, hooks)
+    run.checkpoint_every = checkpoint_every
+    return _train_to_result(run)
 
 
 def evaluate(

@@ -30,7 +30,7 @@ MAX_LOG_INTERVAL = 1_000
 MIN_ITERATIONS_TO_END = 100
 """iterations after which some episode may be expected to have ended"""
 CHECKPOINT_SECONDS = 60.0
-"""seconds between two checkpoints at least"""
+"""seconds between two checkpoints at least, if nothing else is said"""
 CHECKPOINT_RATIO = 20
 """training takes at least this many times as long as writing checkpoints"""
 
@@ -109,6 +109,7 @@ class Training:
         hooks: Sequence[Hook] = (),
         log_interval: int | None = None,
         workers: int | None = None,
+        checkpoint_every: float = CHECKPOINT_SECONDS,
     ):
         self.agent = agent
         self.tasks = list(tasks)
@@ -136,6 +137,8 @@ class Training:
         """why a hook stopped the run, if one did"""
         self.resume_hint: str | None = None
         """how to go on, where it is not by resuming the folder"""
+        self.checkpoint_every = checkpoint_every
+        """seconds between two checkpoints at least"""
         self.next_checkpoint = 0.0
         self.checkpoint_seconds = 0.0
         """seconds that the last checkpoint took"""
@@ -295,7 +298,7 @@ class Training:
         self.folder.write_metrics(self.stats.metric_rows(self.seeds, self.spec.num_envs))
         ended = time.monotonic()
         self.checkpoint_seconds = ended - began
-        pause = max(CHECKPOINT_SECONDS, CHECKPOINT_RATIO * self.checkpoint_seconds)
+        pause = max(self.checkpoint_every, CHECKPOINT_RATIO * self.checkpoint_seconds)
         self.next_checkpoint = ended + pause
         for hook in self.hooks.values():
             self._call(hook, "on_checkpoint")

@@ -267,12 +267,12 @@ def test_seeds_are_a_count_or_a_list_and_a_seed_is_one_number(seeds, seed, numbe
 
 def test_the_options_reach_the_training(capsys, train_calls):
     options = "--seeds 3,5 --steps 1e3 --num-envs 4 --use-gym --workers 2 --out run --gamma 0.5"
-    error_line(capsys, f"train dqn cartpole {options} --no-double-q")
+    error_line(capsys, f"train dqn cartpole {options} --no-double-q --checkpoint-every 5")
     (call,) = train_calls
     assert call.pop("agent") == make("dqn", gamma=0.5, double_q=False)
     assert [type(hook).__name__ for hook in call.pop("hooks")] == ["ProgressBar"]
     expected = {"seeds": (3, 5), "steps": 1000, "num_envs": 4, "use_gym": True, "out": "run"}
-    assert call == expected | {"task": "cartpole", "workers": 2}
+    assert call == expected | {"task": "cartpole", "workers": 2, "checkpoint_every": 5.0}
 
 
 def test_the_arguments_of_the_environment_reach_the_task(capsys, monkeypatch, in_tmp_path):

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import engram
+from engram import training_loop
 from engram.agents import Random, make
 from engram.best_policy import BestPolicy
+from engram.cli.arguments import read_command
 from engram.envs import get_task
 from engram.episode_stats import EpisodeStats
 from engram.errors import EngramError, EngramWarning
@@ -131,6 +133,28 @@ def test_an_error_of_a_hook_is_not_hidden_and_hooks_still_end():
     with pytest.raises(OverflowError, match="from a hook"):
         engram.train(Random(), "cartpole", 1, 20, hooks=[recorder, Broken()])
     assert recorder.calls[-1] == "end"
+
+
+def test_checkpoints_are_as_often_as_is_wanted(tmp_path, monkeypatch):
+    monkeypatch.setattr(training_loop, "CHECKPOINT_RATIO", 0)
+    rare, often = Recorder(), Recorder(stop_at=10)
+    engram.train(Random(), "cartpole", 1, 20, out=tmp_path / "rare", hooks=[rare])
+    assert rare.calls.count("checkpoint") == 2  # at the first log point, and in the end
+    arguments = Random(), "cartpole", 1, 20
+    engram.train(*arguments, out=tmp_path / "often", hooks=[often], checkpoint_every=0)
+    assert often.calls.count("checkpoint") == 10
+    often.stop_at = None
+    engram.resume(tmp_path / "often", hooks=[often], checkpoint_every=0)
+    assert often.calls.count("checkpoint") == 20
+    with pytest.raises(EngramError, match="checkpoint_every must be at least 0, but is -1"):
+        engram.train(*arguments, checkpoint_every=-1)
+
+
+def test_the_command_line_has_the_time_between_checkpoints():
+    words = ["train", "random", "cartpole", "--checkpoint-every", "5"]
+    assert read_command(words).checkpoint_every == 5.0
+    words = ["resume", "runs/mine", "--checkpoint-every=1e3"]
+    assert read_command(words).checkpoint_every == 1_000.0
 
 
 @pytest.mark.parametrize("method", ["on_start", "on_log", "on_checkpoint", "on_end"])

@@ -95,10 +95,9 @@ class Overflowing(Random):
 
 
 def test_a_state_that_is_not_finite_is_never_saved(tmp_path, monkeypatch):
-    monkeypatch.setattr(training_loop, "CHECKPOINT_SECONDS", 0.0)
     monkeypatch.setattr(training_loop, "CHECKPOINT_RATIO", 0)
     out = tmp_path / "run"
-    sentence = error_of(train, Overflowing(), "cartpole", [4, 5], 200, out=out)
+    sentence = error_of(train, Overflowing(), "cartpole", [4, 5], 200, out=out, checkpoint_every=0)
     assert "state['scale'] of seed 4 was not a finite number within the steps up to 5" in sentence
     assert f"The checkpoint in {out} is from before that" in sentence
     run = load_training(out, agent=Overflowing(), needs_env=False)

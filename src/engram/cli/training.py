@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Self
 import tyro
 
 from engram.cli.hooks import training_hooks, with_earlier_loggers
-from engram.config import Count, Range, WholeNumber, check, convert
+from engram.config import Count, Range, Seconds, WholeNumber, check, convert
 from engram.errors import EngramError
 
 Seed = Annotated[int, Range(0, 2**32 - 1)]
@@ -99,6 +99,8 @@ class Train(AgentCommand):
     trackio: str | None = None
     """a project of trackio that returns and metrics are sent to
     (pip install 'engram-rl[trackio]')"""
+    checkpoint_every: Seconds = 60.0
+    """seconds between two checkpoints at least; they take at most a twentieth of the time"""
     quiet: bool = False
     """print warnings, errors and a line with the result alone (-q)"""
     verbose: bool = False
@@ -130,6 +132,7 @@ class Train(AgentCommand):
                 use_gym=self.use_gym,
                 workers=self.workers,
                 hooks=hooks,
+                checkpoint_every=self.checkpoint_every,
             )
         console.print_result(result, self.quiet)
 
@@ -275,6 +278,8 @@ class Resume:
     """a project of trackio; that of the run, unless its trackio.json was removed"""
     device: str | None = None
     """cpu, gpu or tpu; the fastest available if None"""
+    checkpoint_every: Seconds = 60.0
+    """seconds between two checkpoints at least; they take at most a twentieth of the time"""
     quiet: bool = False
     """print warnings, errors and a line with the result alone (-q)"""
     verbose: bool = False
@@ -287,5 +292,5 @@ class Resume:
         command = with_earlier_loggers(self, self.dir)
         hooks = training_hooks(command, f"resuming {self.dir}", self.dir)
         with use_device(self.device), console.plain_warnings():
-            result = training.resume(self.dir, hooks=hooks)
+            result = training.resume(self.dir, hooks=hooks, checkpoint_every=self.checkpoint_every)
         console.print_result(result, self.quiet)
