@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,10 +19,12 @@ _LIST_OF_NUMBERS = re.compile(rf"\[\s+({_NUMBER}(?:,\s+{_NUMBER})*)\s+\]")
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A file that replaces `path` once it is on disk; after a failure the old one stays."""
-    new = path.with_name(path.name + ".new")  # one name, so that a kill's leftover is overwritten
+    new = path.with_name(path.name + ".new")  # one name, so that a kill's leftover is removed
+    refuse_special(new)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(new, "wb") as file:
+        new.unlink(missing_ok=True)
+        with open(new, "xb") as file:  # never a file that is there, which may be one elsewhere too
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -41,6 +44,21 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def refuse_special(*paths: Path) -> None:
+    """Raises if there is something else than a file or folder, such as a link to one elsewhere."""
+    for path in paths:
+        try:
+            mode = path.lstat().st_mode
+        except OSError:
+            continue  # there is nothing, or it cannot be read, which is found later
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            kind = "a link" if stat.S_ISLNK(mode) else "neither a file nor a folder"
+            raise EngramError(
+                f"{path} is {kind}, which Engram neither reads nor writes there: remove it, or put "
+                "the file itself in its place."
+            )
 
 
 def check_target(path: Path, endings: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 
 from engram import checkpoint, zoo
 from engram.errors import EngramError
-from engram.files import atomic_write, write_json
+from engram.files import atomic_write, refuse_special, write_json
 
 FILES = ("config.json", "curves.csv", "metrics.csv", "summary.json", "checkpoint")
 STUDY_FILE = "study.db"
@@ -38,7 +38,10 @@ class RunDir:
     @staticmethod
     def load(path: str | Path) -> "RunDir":
         """The run in the folder `path`, or the trained agent zoo:NAME."""
+        is_installed = zoo.is_name(path)
         path = zoo.resolve(path)
+        if not is_installed:  # an installer may link the files of a package
+            refuse_links(path)
         file = path / "config.json"
         try:
             config = json.loads(file.read_text(encoding="utf-8"))
@@ -68,8 +71,9 @@ class RunDir:
                 f"{self.path} has a trained agent without what learns: evaluate it, or train anew "
                 f"with `engram train --config {self.path}`."
             )
+        refuse_links(self.path)
         try:
-            file = open(self.path / ".lock", "w")  # noqa: SIM115
+            file = open(self.path / ".lock", "a", opener=_open_no_link)  # noqa: SIM115
         except OSError as error:
             raise EngramError(
                 f"Nothing can be written into {self.path} ({error.strerror}): make it writable, or "
@@ -214,6 +218,17 @@ def create(path: str | Path, config: Mapping[str, Any]) -> RunDir:
         _refuse_used(folder)  # another process may have created it since
         write_json(path / "config.json", config)
     return RunDir.load(path)
+
+
+def refuse_links(folder: Path) -> None:
+    """Raises if a link or a special file is in a folder, which may lead to files elsewhere."""
+    for path in (folder, folder / "checkpoint"):
+        with suppress(OSError):  # there is none, or it cannot be read, which is found later
+            refuse_special(*path.iterdir())
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def _refuse_used(folder: RunDir) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from engram import zoo
 from engram.errors import EngramError
-from engram.run_dir import STUDY_FILE
+from engram.run_dir import STUDY_FILE, refuse_links
 from engram.search_space import Interval, SearchSpace
 
 REPORTS = 20
@@ -53,6 +53,7 @@ class Study:
         self.distributions = {name: self._distribution(x) for name, x in space.items()}
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            refuse_links(folder)
             self.lock_file = open(folder / ".lock", "a+b")  # noqa: SIM115
         except OSError as error:
             raise EngramError(

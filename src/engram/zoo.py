@@ -13,11 +13,16 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in FOLDER.glob("*/config.json"))
 
 
+def is_name(path: str | Path) -> bool:
+    """Whether a path is zoo:NAME."""
+    return str(path).startswith(PREFIX)
+
+
 def resolve(path: str | Path) -> Path:
     """The folder that zoo:NAME stands for; any other path as it is."""
-    prefix, colon, name = str(path).partition(":")
-    if prefix + colon != PREFIX:
+    if not is_name(path):
         return Path(path)
+    name = str(path).removeprefix(PREFIX)
     known = names()
     if name not in known:
         raise EngramError(f"The zoo has no {name!r}.{nearest_names(name, known)}")
@@ -26,7 +31,7 @@ def resolve(path: str | Path) -> Path:
 
 def refuse(path: str | Path) -> None:
     """Raises if zoo:NAME is named where a new folder would be made."""
-    if str(path).startswith(PREFIX):
+    if is_name(path):
         raise EngramError(
             f"{path} cannot be written, since {PREFIX} stands for agents that come with Engram: "
             "name another folder."

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from run_dir_helpers import sentence
 
-from engram import run_dir
+from engram import files, run_dir
 from engram.errors import EngramError
 from engram.files import write_json
 from engram.run_dir import RunDir, create
@@ -182,10 +182,64 @@ def test_a_full_disk_leaves_curves_metrics_and_summary_as_they_were(folder, monk
 
 
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="needs /dev/full")
-def test_a_full_device_is_reported(folder):
-    os.symlink(
-        "/dev/full", folder.path / "summary.json.new"
-    )  # where the new summary is written first
+def test_a_full_device_is_reported(folder, monkeypatch):
+    full = lambda *_: open("/dev/full", "wb")  # noqa: E731, SIM115
+    monkeypatch.setattr(files, "open", full, raising=False)
     with pytest.raises(EngramError, match="No space left"):
         folder.write_summary({"mean": 1.0})
     assert sorted(os.listdir(folder.path)) == [".lock", "config.json"]
+
+
+NAMES = (".lock", "config.json", "summary.json.new", "curves.csv", "checkpoint", "tensorboard")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_in_a_run_folder_are_refused_and_not_followed(folder, tmp_path, name):
+    target = tmp_path / "elsewhere"
+    target.write_text("{}")
+    (folder.path / name).unlink(missing_ok=True)
+    os.symlink(target, folder.path / name)
+    for use in (lambda: RunDir.load(folder.path), lambda: folder.lock().__enter__()):
+        with pytest.raises(EngramError) as excinfo:
+            use()
+        sentence(excinfo, str(folder.path / name), "is a link", "remove it")
+    assert target.read_text() == "{}"
+
+
+def test_a_link_in_the_place_of_a_new_file_is_refused(folder, tmp_path):
+    target = tmp_path / "elsewhere"
+    target.write_text("mine")
+    folder.checkpoint.parent.mkdir()
+    os.symlink(target, folder.path / "summary.json.new")
+    os.symlink(target, folder.checkpoint.parent / "state.safetensors.new")
+    with pytest.raises(EngramError, match=r"summary\.json\.new is a link"):
+        folder.write_summary({})
+    with pytest.raises(EngramError, match=r"state\.safetensors\.new is a link"):
+        folder.save(np.zeros(2), {})
+    assert target.read_text() == "mine"
+
+
+def test_a_leftover_that_is_also_a_file_elsewhere_is_not_written_through(folder, tmp_path):
+    target = tmp_path / "elsewhere"
+    target.write_text("mine")
+    os.link(target, folder.path / "summary.json.new")
+    (folder.path / ".lock").unlink()
+    os.link(target, folder.path / ".lock")
+    with folder.lock():
+        folder.write_summary({"mean": 1})
+    assert target.read_text() == "mine"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize("name", [".lock", "config.json", "curves.csv", "summary.json.new"])
+def test_a_named_pipe_in_a_run_folder_is_refused_and_nobody_waits_for_it(folder, name):
+    (folder.path / name).unlink(missing_ok=True)
+    os.mkfifo(folder.path / name)
+    for use in (lambda: RunDir.load(folder.path), lambda: folder.lock().__enter__()):
+        with pytest.raises(EngramError, match="neither a file nor a folder"):
+            use()
+
+
+def test_a_run_folder_may_itself_be_a_link(folder, tmp_path):
+    os.symlink(folder.path, tmp_path / "latest")
+    assert RunDir.load(tmp_path / "latest").config == folder.config

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from engram import zoo
 from engram.config import check, convert
 from engram.errors import EngramError, nearest_names
+from engram.files import refuse_special
 
 OF_RUNS = {"custom_task", "spec", "versions", "commit", "device", "processors", "system"}
 """what config.json holds beside the command's options"""
@@ -34,6 +35,8 @@ def read_config_file(name: str) -> ConfigFile:
     path = zoo.resolve(name)
     if path.is_dir():
         path /= "config.json"
+        if not zoo.is_name(name):
+            refuse_special(path)
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)

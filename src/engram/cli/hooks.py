@@ -16,7 +16,9 @@ def check_loudness(command: Any) -> None:
 def with_earlier_loggers(command: Any, folder: str | Path) -> Any:
     """A command with the loggers too that a run folder was trained with before."""
     from engram.loggers.trackers import read_record
+    from engram.run_dir import refuse_links
 
+    refuse_links(Path(folder))
     loggers: dict[str, Any] = {}
     if Path(folder, "tensorboard").is_dir():
         loggers["tensorboard"] = True
