@@ -2,7 +2,7 @@
 
 import dataclasses
 import operator
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from engram.config import Count, check
 from engram.envs import Task, is_registered
 from engram.errors import EngramError
 from engram.files import to_json
+from engram.imports import check_allowed
 from engram.provenance import describe_machine
 from engram.run_dir import RunDir
 from engram.types import Agent, ObsLeaf, Spec
@@ -71,11 +72,23 @@ def describe(
     } | describe_machine()
 
 
-def read(folder: RunDir, agent: Agent | None = None) -> RunConfig:
-    """The configuration of a run folder; `agent` replaces the one that it names."""
+def read(
+    folder: RunDir,
+    agent: Agent | None = None,
+    has_task: bool = False,
+    allow_modules: Collection[str] = (),
+) -> RunConfig:
+    """The configuration of a run folder; `agent` replaces the one that it names.
+
+    Nothing is imported but `allow_modules`. With `has_task` the task that it names is not needed.
+    """
     config = folder.config
     try:
         _refuse_old_layout(folder)
+        own = {} if agent is None else {"agent": ""}
+        own |= {"task": "", "wrappers": ()} if has_task else {}
+        needed = RunDir(folder.path, folder.config | own).modules
+        check_allowed(folder.path, needed, allow_modules)
         if agent is None:
             agent = make(config["agent"], "paper", **config["options"])
         else:

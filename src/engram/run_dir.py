@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,6 +18,7 @@ from jaxtyping import PyTree
 from engram import checkpoint, zoo
 from engram.errors import EngramError
 from engram.files import atomic_write, refuse_special, write_json
+from engram.imports import modules_of
 
 FILES = ("config.json", "curves.csv", "metrics.csv", "summary.json", "checkpoint")
 STUDY_FILE = "study.db"
@@ -92,7 +94,23 @@ class RunDir:
         """How to resume: the command line cannot know a function that makes an environment."""
         if self.config.get("custom_task"):
             return f"engram.resume({str(self.path)!r}, task=...)"
-        return f"engram resume {self.path}"
+        return self.command("resume")
+
+    def command(self, name: str) -> str:
+        """A command of this folder, which allows the modules that it names."""
+        modules = shlex.join(self.modules)
+        return f"engram {name} {self.path}" + (f" --allow-module {modules}" if modules else "")
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules of the agent, the environment and its wrappers, which reading imports."""
+        agent, task = self.config.get("agent", ""), self.config.get("task", "")
+        wrappers = self.config.get("wrappers")
+        return modules_of(
+            str(agent),
+            "" if self.config.get("custom_task") else str(task),
+            map(str, wrappers if isinstance(wrappers, Iterable) else ()),
+        )
 
     @property
     def has_begun(self) -> bool:

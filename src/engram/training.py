@@ -138,14 +138,17 @@ def resume(
     hooks: Sequence[Hook] = (),
     agent: Agent | None = None,
     checkpoint_every: float = CHECKPOINT_SECONDS,
+    allow_modules: Sequence[str] = (),
 ) -> Result:
     """Continues a training where it stopped, exactly.
 
     A task that was a function must be given again. So must an agent whose class cannot be imported.
+    Modules of agents and environments that the folder names are imported only if `allow_modules`
+    names them too.
     """
     compilation_cache.enable()
     check_option("checkpoint_every", checkpoint_every, Seconds)
-    run = load_training(path, task, agent, hooks)
+    run = load_training(path, task, agent, hooks, allow_modules=allow_modules)
     run.checkpoint_every = checkpoint_every
     return _train_to_result(run)
 
@@ -155,25 +158,35 @@ def evaluate(
     task: Task | Callable[..., gym.Env] | None = None,
     episodes: int = 100,
     agent: Agent | None = None,
+    allow_modules: Sequence[str] = (),
 ) -> dict[int, Float[np.ndarray, "episodes"]]:
     """The un-noised returns of greedy episodes, for each seed.
 
     A task that was a function must be given again. So must an agent whose class cannot be imported.
+    Modules that the folder names are imported only if `allow_modules` names them too.
     """
     compilation_cache.enable()
     check_option("episodes", episodes, Count)
-    run = load_training(path, task, agent, call="engram.evaluate({path!r}, task=...)")
+    call = "engram.evaluate({path!r}, task=...)"
+    run = load_training(path, task, agent, call=call, allow_modules=allow_modules)
     policies = load_policies(run)
     return {s: evaluate_policy(policy, run.task, episodes, s) for s, policy in policies.items()}
 
 
-def load(path: str | Path, seed: int | None = None, agent: Agent | None = None) -> Policy:
+def load(
+    path: str | Path,
+    seed: int | None = None,
+    agent: Agent | None = None,
+    allow_modules: Sequence[str] = (),
+) -> Policy:
     """The trained agent of a run folder: of one seed, or of the first.
 
-    An agent whose class cannot be imported must be given again.
+    An agent whose class cannot be imported must be given again. Modules that the folder names are
+    imported only if `allow_modules` names them too.
     """
     compilation_cache.enable()
-    policies = load_policies(load_training(path, agent=agent, needs_env=False))
+    run = load_training(path, agent=agent, needs_env=False, allow_modules=allow_modules)
+    policies = load_policies(run)
     if seed is None:
         return next(iter(policies.values()))
     if seed not in policies:
@@ -201,13 +214,14 @@ def load_training(
     hooks: Sequence[Hook] = (),
     needs_env: bool = True,
     call: str = "engram.resume({path!r}, task=...)",
+    allow_modules: Sequence[str] = (),
 ) -> Training:
     """The training of a run folder, before its checkpoint is read.
 
     `call` is shown where a function that makes the environment is needed and missing.
     """
     folder = RunDir.load(path)
-    config = run_config.read(folder, agent)
+    config = run_config.read(folder, agent, task is not None, allow_modules)
     if config.is_custom_task and task is None:
         if needs_env:
             raise EngramError(

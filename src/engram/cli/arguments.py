@@ -15,7 +15,7 @@ from engram.cli.evaluation import Check, Doctor, Eval, List, Show
 from engram.cli.exporting import Export
 from engram.cli.paper import Campaign, Report, Reproduce
 from engram.cli.play import Play
-from engram.cli.training import AgentCommand, Resume, Train
+from engram.cli.training import AgentCommand, Resume, Train, split_words
 from engram.cli.tuning import Tune
 from engram.config import check, convert, split_type
 from engram.errors import EngramError, nearest_names
@@ -42,7 +42,7 @@ Reinforcement learning with episodic memory, many runs in one compiled program.
   engram train mbec++ cartpole-gaussian
   engram train dqn gym:Acrobot-v1 --seeds 5 --steps 5e4 --learning-rate 1e-3
   engram --version   (--traceback, with any command, shows where an error arose)"""
-SEVERAL_WORDS = ("env_kwargs", "wrapper", "observe", "space")
+SEVERAL_WORDS = ("env_kwargs", "wrapper", "observe", "space", "allow_module")
 """options whose value may be several words, and which may be given more than once"""
 SHORT_FLAGS = {"-q": "--quiet", "-v": "--verbose"}
 MARKERS = (
@@ -68,6 +68,7 @@ def read_command(arguments: list[str]) -> Any:
     file = None
     if command is Train and not wants_help and (path := config_path(flags)) is not None:
         file = read_config_file(path)
+        file.check_modules(allowed_modules(flags))
         names = names or [file.agent, file.task]
     if not wants_help:
         check_names(name, command, names)
@@ -98,6 +99,20 @@ def config_path(flags: list[str]) -> str | None:
                 raise EngramError("--config takes a file: see `engram train --help`.")
             return path
     return None
+
+
+def allowed_modules(flags: list[str]) -> list[str]:
+    """The values of --allow-module among the words, which count before any module is imported."""
+    modules: list[str] = []
+    takes_more = False
+    for word in flags:
+        flag, equals, value = word.partition("=")
+        if word.startswith("--"):
+            takes_more = flag.replace("_", "-") == "--allow-module"
+            word = value if equals else ""
+        if takes_more:
+            modules += split_words(word)
+    return modules
 
 
 def call_tyro(commands: dict[str, type], arguments: list[str]) -> Any:

@@ -3,14 +3,16 @@
 import json
 import shlex
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from engram import zoo
+from engram.cli.training import split_words
 from engram.config import check, convert
 from engram.errors import EngramError, nearest_names
 from engram.files import refuse_special
+from engram.imports import check_allowed, modules_of
 
 OF_RUNS = {"custom_task", "spec", "versions", "commit", "device", "processors", "system"}
 """what config.json holds beside the command's options"""
@@ -28,6 +30,17 @@ class ConfigFile(NamedTuple):
     task: str
     options: dict[str, Any]
     """of the command and of the agent, by name"""
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules of the agent, the environment and its wrappers."""
+        wrappers = split_words(_to_text("wrapper", self.options.get("wrapper", [])))
+        return modules_of(self.agent, self.task, wrappers)
+
+    def check_modules(self, allowed: Collection[str]) -> None:
+        """Raises for modules that are not allowed, but for those of TOML, which users write."""
+        if self.path.suffix != ".toml":
+            check_allowed(self.path, self.modules, allowed)
 
 
 def read_config_file(name: str) -> ConfigFile:

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from engram.cli.hooks import check_loudness
-from engram.cli.training import read_task, use_device
+from engram.cli.training import read_task, split_words, use_device
 from engram.config import Count
 from engram.errors import EngramError
 
@@ -19,6 +19,8 @@ class Eval:
     """greedy episodes per seed"""
     video: str | None = None
     """a file (.gif, .webp or, with ffmpeg, .mp4) for one episode of the best seed"""
+    allow_module: str | None = None
+    """modules of agents and environments that the folder names and may import: they run code"""
     device: str | None = None
     """cpu, gpu or tpu; the fastest available if None"""
     quiet: bool = False
@@ -52,7 +54,11 @@ class Eval:
         from engram.loggers.console import print_evaluation, print_line
         from engram.video import save_video
 
-        run = training.load_training(self.dir, call="engram.evaluate({path!r}, task=...)")
+        run = training.load_training(
+            self.dir,
+            call="engram.evaluate({path!r}, task=...)",
+            allow_modules=split_words(self.allow_module),
+        )
         if self.video:
             make_render_env(run.task).close()  # refuse before the evaluation, not after
         policies = training.load_policies(run)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from engram.cli.training import Seed
+from engram.cli.training import Seed, split_words
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Export:
     """replace files that exist"""
     half: bool = False
     """half precision, of policy folders"""
+    allow_module: str | None = None
+    """modules of agents and environments that the folder names and may import: they run code"""
 
     def run(self) -> None:
         from rich.console import Console
@@ -28,7 +30,14 @@ class Export:
         from engram.loggers.console import plain_warnings, print_line
 
         with plain_warnings(), Console(emoji=False).status("exporting"):
-            written = export(self.dir, self.file, self.seed, self.overwrite, self.half)
+            written = export(
+                self.dir,
+                self.file,
+                self.seed,
+                self.overwrite,
+                self.half,
+                allow_modules=split_words(self.allow_module),
+            )
         beside = f", and {PLAYER} beside it" if written.file.suffix.lower() == ".npz" else ""
         print_line(f"The agent of seed {written.seed}: {written.file}{beside}")
         observations = "observations of the task" if written.in_task else "random observations"

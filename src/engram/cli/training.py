@@ -108,6 +108,8 @@ class Train(AgentCommand):
     config: str | None = None
     """a TOML file, a run folder or its config.json with agent, task and options, instead of them;
     options beside it come first"""
+    allow_module: str | None = None
+    """modules that the run folder of --config names and may import: they run code"""
 
     def run(self) -> None:
         from engram import training
@@ -276,6 +278,8 @@ class Resume:
     """a project of Weights & Biases; that of the run, unless its wandb.json was removed"""
     trackio: str | None = None
     """a project of trackio; that of the run, unless its trackio.json was removed"""
+    allow_module: str | None = None
+    """modules of agents and environments that the folder names and may import: they run code"""
     device: str | None = None
     """cpu, gpu or tpu; the fastest available if None"""
     checkpoint_every: Seconds = 60.0
@@ -292,5 +296,10 @@ class Resume:
         command = with_earlier_loggers(self, self.dir)
         hooks = training_hooks(command, f"resuming {self.dir}", self.dir)
         with use_device(self.device), console.plain_warnings():
-            result = training.resume(self.dir, hooks=hooks, checkpoint_every=self.checkpoint_every)
+            result = training.resume(
+                self.dir,
+                hooks=hooks,
+                checkpoint_every=self.checkpoint_every,
+                allow_modules=split_words(self.allow_module),
+            )
         console.print_result(result, self.quiet)

@@ -1,6 +1,7 @@
 """The command that searches options: tune."""
 
 import dataclasses
+import json
 import shlex
 import warnings
 from collections.abc import Sequence
@@ -130,6 +131,7 @@ def print_study(result: Any, objective: str, own: dict[str, Any], seeds: Sequenc
     from rich.table import Table
 
     from engram.loggers.console import print_line
+    from engram.run_dir import RunDir
     from engram.stats import format_return
 
     complete = [trial for trial in result.trials if trial.state == "complete"]
@@ -160,6 +162,9 @@ def print_study(result: Any, objective: str, own: dict[str, Any], seeds: Sequenc
     Console(emoji=False).print(table)
     print_line(f"Best options: {result.config}")
     words = ["engram", "train", "--config", str(result.config)]
+    content = json.loads(result.config.read_text())
+    if modules := RunDir(result.folder, content).modules:
+        words += ["--allow-module", *modules]
     if min(seeds) < DEFAULT_SEEDS:  # those that are trained if none are named
         words += ["--seeds", ",".join(str(max(seeds) + 1 + i) for i in range(DEFAULT_SEEDS))]
     print_line(f"Train with them, on other seeds: {shlex.join(words)}")

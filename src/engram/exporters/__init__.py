@@ -1,5 +1,6 @@
 """Trained agents as files that need neither JAX nor Engram."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -40,17 +41,19 @@ def export(
     overwrite: bool = False,
     half: bool = False,
     agent: Agent | None = None,
+    allow_modules: Sequence[str] = (),
 ) -> Exported:
     """Writes the trained agent of a run folder as .npz, with a player in NumPy, or as .onnx.
 
     A name without an ending is that of a policy folder, which is a run folder without what learns;
     with `half` its numbers have half precision. The agent is that of one seed, or of the first. An
-    agent whose class cannot be imported must be given again.
+    agent whose class cannot be imported must be given again. Modules that the folder names are
+    imported only if `allow_modules` names them too.
     """
     zoo.refuse(file)
     file = Path(file)
     if not file.suffix:
-        return _export_folder(path, file, seed, overwrite, half, agent)
+        return _export_folder(path, file, seed, overwrite, half, agent, allow_modules)
     if half:
         raise EngramError("Only policy folders have half precision: leave half out.")
     if file.suffix.lower() not in (".npz", ".onnx"):
@@ -66,7 +69,7 @@ def export(
     if is_npz and not (player_file.is_file() and player_file.read_bytes() == source):
         _check_absent(player_file, overwrite)
     with jax.default_device(jax.devices("cpu")[0]):
-        policy = training.load(path, seed, agent)
+        policy = training.load(path, seed, agent, allow_modules)
         if isinstance(policy.agent, Random):
             raise EngramError(
                 "random has no greedy action to export: name the run of another agent."
@@ -98,12 +101,13 @@ def _export_folder(
     overwrite: bool,
     half: bool,
     agent: Agent | None,
+    allow_modules: Sequence[str],
 ) -> Exported:
     """Writes a policy folder, and compares it with the agent."""
     _check_absent(folder, overwrite)
     if folder.exists() and not RunDir(folder, {}).is_policy:
         raise EngramError(f"{folder} is no policy folder, so it is kept: name another.")
-    policy = training.load(path, seed, agent)
+    policy = training.load(path, seed, agent, allow_modules)
     run = training.load_training(path, agent=agent, needs_env=False)
     assert run.folder is not None
     seed = run.seeds[0] if seed is None else seed

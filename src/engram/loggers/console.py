@@ -18,6 +18,7 @@ from engram.agents import AGENTS, PRESETS, agent_class, agent_name, default_pres
 from engram.config import field_docs
 from engram.envs import get_task, task_names
 from engram.errors import EngramWarning
+from engram.run_dir import RunDir
 from engram.stats import MIN_SEEDS, format_interval, format_return, interval, mean
 from engram.training import Result
 
@@ -68,7 +69,8 @@ def print_result(result: Result, quiet: bool = False) -> None:
     ):
         words += [option, *values] if values else []
     task = shlex.join(words)
-    play = f"engram eval {result.folder} --video episode.gif"
+    assert result.folder is not None
+    play = f"{RunDir.load(result.folder).command('eval')} --video episode.gif"
     for line in (
         f"Learning curve: {result.folder}/curves.png",
         f"Try next: {play}, or another agent: engram train {rival} {task}",
