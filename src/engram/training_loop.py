@@ -377,7 +377,7 @@ class Training:
         names, leaves, _ = checkpoint.flatten(self.agent.policy_state(self.runner.run_state.agent))
         sums = {}
         for name, leaf in zip(names, leaves, strict=True):
-            if jnp.issubdtype(leaf.dtype, jnp.floating):
+            if jnp.issubdtype(getattr(leaf, "dtype", int), jnp.floating):
                 is_finite = np.isfinite(np.asarray(leaf)).reshape(len(self.seeds), -1)
                 sums[f"state{name}"] = np.where(is_finite.all(axis=1), 0.0, np.nan)
         return sums
