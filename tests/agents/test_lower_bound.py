@@ -44,7 +44,7 @@ def test_the_weighted_bound_is_part_of_dqns_loss(head):
     assert float(pulled - without) == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["dqn", "mbec++"])
+@pytest.mark.parametrize("name", ["dqn", pytest.param("mbec++", marks=pytest.mark.slow)])
 def test_returns_are_computed_at_intervals_and_enter_the_loss(name):
     agent = small(name, lower_bound_interval=20, gamma=0.5)
     state = jax.jit(lambda: agent.init(jax.random.key(0), SPEC))()

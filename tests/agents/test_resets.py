@@ -120,7 +120,7 @@ def online_and_target(state):
     return state.q, state.q_target
 
 
-@pytest.mark.parametrize("name", ["dqn", "mbec++"])
+@pytest.mark.parametrize("name", ["dqn", pytest.param("mbec++", marks=pytest.mark.slow)])
 def test_networks_are_reset_after_the_interval_only(name):
     agent = small(name, reset_interval=60, learning_rate=1e-3)
     learn = jax.jit(lambda state, step, key: agent.learn(state, SPEC, step, key)[0])

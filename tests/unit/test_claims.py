@@ -96,7 +96,7 @@ def test_experiments_are_selected_by_name_or_together():
 
     assert names("all") == list(experiments.EXPERIMENTS)
     ours = {"clean-control", "engram-preset", "engram-pieces", "mbec-defaults", "new-seeds"}
-    ours |= {"navigation-parts", "return-bound"}
+    ours |= {"navigation-parts", "return-bound", "return-bound-engram"}
     assert set(names("all")) - set(names("paper")) == ours
     assert names("ablations", "noisy-control", "ablations") == ["noisy-control", "ablations"]
 

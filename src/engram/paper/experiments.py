@@ -13,7 +13,7 @@ from engram.paper.navigation import NAVIGATION, NAVIGATION_PARTS
 from engram.paper.new_seeds import NEW_SEEDS
 from engram.paper.noisy_control import CLEAN_CONTROL, CONTRIBUTIONS, NOISY_CONTROL
 from engram.paper.parameters import PARAMETERS
-from engram.paper.return_bound import RETURN_BOUND
+from engram.paper.return_bound import RETURN_BOUND, RETURN_BOUND_ENGRAM
 from engram.paper.theory import THEORY
 from engram.paper.trajectory_space import TRAJECTORY_SPACE
 
@@ -35,6 +35,7 @@ EXPERIMENTS = {
         MBEC_DEFAULTS,
         NEW_SEEDS,
         RETURN_BOUND,
+        RETURN_BOUND_ENGRAM,
         ATARI,
         NAVIGATION,
         NAVIGATION_PARTS,
