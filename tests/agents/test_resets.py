@@ -191,7 +191,8 @@ def test_vectors_are_not_shifted():
     assert common.shift_images(agent, SPEC, uniforms, obs, obs) == (obs, obs)
 
 
-@pytest.mark.parametrize("name", ["dqn", pytest.param("mbec++", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dqn", "mbec++"])
 def test_all_of_it_trains_together(name, tmp_path):
     agent = small(
         name,

@@ -7,7 +7,7 @@ import pytest
 
 from tests import golden
 
-FAST = ("dqn jax", "mbec++ gym", "mfec jax", "ppo jax", "dqn atari")
+FAST = ("dqn jax", "mfec jax", "mbec++ gym")
 
 pytestmark = pytest.mark.usefixtures("optimized")
 
